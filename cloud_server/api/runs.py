@@ -18,6 +18,7 @@ from shared.core.errors import NotFound
 from shared.core.number_sets import NumberSet
 from shared.federation.registry import all_algorithms
 from shared.results.folder import file_names
+from shared.run_records.plans import RunPlan
 from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, RunChange, RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
@@ -82,6 +83,12 @@ async def create_run(
 ) -> RunInfo:
     """Create a run of a spec; it starts when no other run trains. The same key returns the same run."""
     return await cloud.runs.create(body.spec, idempotency_key)
+
+
+@router.post("/plans", tags=["runs"], responses=problems(429))
+async def plan(body: NewRun, cloud: TheCloud) -> RunPlan:
+    """What a run of a spec would be with the present agents: how data and model are read, times, and idle fields."""
+    return await cloud.runs.planner.plan(body.spec)
 
 
 @router.get("/runs", tags=["runs"])

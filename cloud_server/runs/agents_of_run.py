@@ -12,6 +12,7 @@ from shared.core.formatting import counted
 from shared.federation.expected_times import ExpectedTimes, ProfileOf
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
+from shared.run_records.plans import RunPlan
 from shared.run_records.runs import RunInfo
 from shared.simulation.profile_catalogue import STANDARD
 from shared.spec.experiment import ExperimentSpec
@@ -27,7 +28,7 @@ def resolved(spec: ExperimentSpec, agents: Sequence[AgentEntry], n_edges: int) -
     return spec.resolved(n_devices=sum(agent.devices for agent in agents), n_edges=n_edges, profiles=profiles)
 
 
-def whole_plan(experiment: Experiment, asked: ExperimentSpec, manager: PlacementManager) -> tuple[str, ...]:
+def whole_plan(experiment: Experiment, asked: ExperimentSpec, manager: PlacementManager) -> RunPlan:
     """The plan of a run: what data and model were taken to be, whose profiles count, and how long all is to take.
 
     Args:
@@ -36,7 +37,7 @@ def whole_plan(experiment: Experiment, asked: ExperimentSpec, manager: Placement
         manager: has placed the devices.
     """
     times = ExpectedTimes(experiment, experiment.spec, profile_of_agents(experiment, manager))
-    return (*plan_of(experiment), *profiles_line(asked, manager), *times.lines())
+    return times.plan((*plan_of(experiment), *profiles_line(asked, manager), *times.lines()))
 
 
 def profile_of_agents(experiment: Experiment, manager: PlacementManager) -> ProfileOf:

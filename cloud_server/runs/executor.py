@@ -173,7 +173,7 @@ class RunExecutor:
         plan = await self.services.thread.run(whole_plan, experiment, self.info.spec, placement)
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
-            info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)
+            info = info.replace(provenance=provenance, changes=(), plan=(*plan.lines, *taken), init_sha256=init_sha256)
             info = info.replace(classes=experiment.data.reading.classes)
             commit = self.services.repository.commit
             digest = await commit(None, files, info, placement.placement, None, placement_events(changes))

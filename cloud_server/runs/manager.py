@@ -14,6 +14,7 @@ from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.planner import Planner
 from cloud_server.runs.plugin_checks import check_nodes
 from cloud_server.runs.provenance import (
     check_data,
@@ -65,6 +66,7 @@ class RunManager:
         self.services = services
         self._lock = asyncio.Lock()
         self.queue = RunQueue(services, most, self._lock)
+        self.planner = Planner(services)
 
     def start(self) -> None:
         """Begin to train pending runs."""

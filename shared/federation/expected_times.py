@@ -7,14 +7,14 @@ is drawn for each task at its median. Load and availability are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 
-from shared.core.formatting import counted, duration, size
+from shared.core.formatting import duration, size
 from shared.federation.context import Context
 from shared.federation.data_arrival import n_arrived
 from shared.federation.experiment import Experiment
@@ -22,6 +22,7 @@ from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
 from shared.federation.twin_effects import telemetry_without_effect
 from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, samples_due
+from shared.run_records.plans import PlannedDevices, RunPlan
 from shared.simulation import Profile
 from shared.simulation.cost_model import Cost, LinkUse, link_cost, transfer_s
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
@@ -37,24 +38,6 @@ TIMES = ("link", "compute_sps", "up_bps", "down_bps", "latency_s", "link_delay_s
 """Fields of profiles and links that change the expected time of a task; `jitter_s` spreads it about the same median."""
 ProfileOf = Callable[[int], str | None]
 """By device, the profile of its agent; None where the spec decides."""
-
-
-@dataclass(frozen=True)
-class DeviceClass:
-    """Devices of one profile, and the median parts of their tasks: seconds and joules."""
-
-    name: str
-    n: int
-    down_s: float
-    compute_s: float
-    up_s: float
-    task_s: float
-    energy_j: float
-
-    def __str__(self) -> str:
-        parts = f"download {duration(self.down_s)}, compute {duration(self.compute_s)}, upload {duration(self.up_s)}"
-        energy = f", {self.energy_j:.3g} J" if self.energy_j else ""
-        return f"{counted(self.n, 'device')} {self.name}: a task takes {duration(self.task_s)} ({parts}){energy}"
 
 
 @dataclass(frozen=True)
@@ -95,17 +78,17 @@ class ExpectedTimes:
         return self.experiment.ctx(phase=phase, round_no=1, n_clients=n_clients, edge=edge)
 
     @cached_property
-    def classes(self) -> list[DeviceClass]:
+    def classes(self) -> list[PlannedDevices]:
         """The devices by profile, the quickest first."""
         by_name: dict[str, list[Cost]] = {}
         for seat, cost in zip(self.seats, self.costs, strict=True):
             slow = f", {seat.profile.slowdown:g} times slower" if seat.profile.slowdown > 1 else ""
             by_name.setdefault(f"{seat.profile.name}{slow}", []).append(cost)
-        parts = ("down_s", "compute_s", "up_s", "simulated_s", "energy_j")
-        found = [
-            DeviceClass(name, len(costs), *(median(getattr(cost, part) for cost in costs) for part in parts))
-            for name, costs in by_name.items()
-        ]
+        parts = {name: name for name in ("down_s", "compute_s", "up_s", "energy_j")} | {"task_s": "simulated_s"}
+        found = []
+        for name, costs in by_name.items():
+            medians = {own: median(getattr(cost, part) for cost in costs) for own, part in parts.items()}
+            found.append(PlannedDevices(name=name, n=len(costs), **medians))
         return sorted(found, key=lambda each: (each.task_s, each.name))
 
     @cached_property
@@ -152,6 +135,15 @@ class ExpectedTimes:
             ]
             yield f"expected: in a round an edge moves {now} of parameters; uncompressed it would be {then}"
         yield from self.without_effect()
+
+    def plan(self, lines: Sequence[str]) -> RunPlan:
+        """A plan with these lines, and with what is expected in figures."""
+        return RunPlan(
+            lines=tuple(lines),
+            devices=tuple(self.classes),
+            round_s=self.last[0] if self.seats else None,
+            without_effect=tuple(self.without_effect()) if self.seats else (),
+        )
 
     def _collected(self) -> Iterator[str]:
         """What devices send to their edges before the first round can begin, where samples travel."""

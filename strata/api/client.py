@@ -11,6 +11,7 @@ import httpx2
 
 from shared.core.errors import Busy, StrataError, WireError
 from shared.run_records.events import Event
+from shared.run_records.plans import RunPlan
 from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import RunInfo, RunPage, SeatPage
 from shared.service.order_headers import MORE_HEADER
@@ -42,6 +43,10 @@ class Client(TopologyClient):
         key = key or uuid.uuid4().hex
         response = self._request("POST", "/runs", json={"spec": spec}, headers={"Idempotency-Key": key}, again=True)
         return parse(RunInfo, response)
+
+    def plan(self, spec: Mapping[str, Any]) -> RunPlan:
+        """What a run of a spec would be if it began now; nothing is started."""
+        return parse(RunPlan, self._request("POST", "/plans", json={"spec": spec}))
 
     def runs(self, limit: int = 50) -> tuple[RunInfo, ...]:
         """The newest runs first, without those that the cloud cannot read."""

@@ -283,6 +283,20 @@ def test_the_form_offers_names_where_it_takes_yaml(visitor: Visitor) -> None:
         wait_for_text(page, f"{field}: {name}\n")
 
 
+def test_the_plan_is_shown_before_a_run_is_started_and_goes_with_the_next_change(visitor: Visitor, url: str) -> None:
+    page = visitor.go("/new")
+    text, plan = page.get_by_label("Spec as YAML"), page.get_by_label("Plan", exact=True)
+    text.fill("round_deadline_s: 600\n")
+    page.get_by_role("button", name="Show plan").click()
+    plan.get_by_text("without effect: round_deadline_s 600").wait_for()
+    plan.get_by_text("a round that waits for all takes").wait_for()
+    text.fill("round_deadline_s: 601\n")
+    until("no plan of another spec", lambda: plan.inner_text() == "")
+    text.fill("model: nowhere\n")
+    page.get_by_role("button", name="Show plan").click()
+    plan.get_by_text("unknown model 'nowhere'").wait_for()
+
+
 def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, url: str) -> None:
     n_runs = len(runs_of(url))
     page = visitor.go("/new")

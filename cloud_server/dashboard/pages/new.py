@@ -15,6 +15,7 @@ from nicegui.elements.mixins.validation_element import ValidationElement
 
 from cloud_server.dashboard.forms import FormField, fields_of, flow_yaml, help_line, parse_value, with_value
 from cloud_server.dashboard.layout import Dashboard, Page, card, open_page, with_field
+from cloud_server.dashboard.plan_preview import PlanPreview
 from cloud_server.dashboard.spec_checks import known_names, warnings_of
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
@@ -98,6 +99,7 @@ class View:
                 self.text.on("blur", self._text_changed)
                 self.error = ui.label().props("role=alert").style("border-left: 5px solid #D55E00; padding-left: 8px")
                 self.warnings = ui.column().classes("w-full gap-1").props('role=status aria-label="Warnings"')
+                self.plan = PlanPreview(self.dashboard.cloud.runs.planner, self._read)
                 self.start = ui.button("Start", icon="play_arrow", on_click=self._start).mark("start")
                 self.start.props(f"unelevated aria-describedby={self.error.html_id}")
         self._show_form()
@@ -245,6 +247,7 @@ class View:
             self._mark({**self.invalid, **({error.field: error.detail} if error.field else {})})
             return False
         self.document = raw
+        self.plan.changed(raw)
         self._show_error(next(iter(self.invalid.values()), ""))
         self._mark(self.invalid)
         self._show_warnings()

@@ -236,8 +236,8 @@ async def test_the_openapi_document_is_complete(fed: Federation) -> None:
     paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     assert paths == {
         ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/metrics/targets"),
-        ("POST", "/runs"), ("GET", "/runs"), ("GET", "/runs/{run_id}"), ("DELETE", "/runs/{run_id}"),
-        ("PATCH", "/runs/{run_id}"),
+        ("POST", "/plans"), ("POST", "/runs"), ("GET", "/runs"),
+        ("GET", "/runs/{run_id}"), ("PATCH", "/runs/{run_id}"), ("DELETE", "/runs/{run_id}"),
         ("POST", "/runs/{run_id}/rounds"),
         ("POST", "/runs/{run_id}/pause"), ("POST", "/runs/{run_id}/resume"), ("POST", "/runs/{run_id}/stop"),
         ("GET", "/runs/{run_id}/rounds"), ("GET", "/runs/{run_id}/rounds/{round_no}"),

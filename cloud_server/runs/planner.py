@@ -1,0 +1,62 @@
+"""What a run would be if it began now, with the agents and edges that are connected: nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs.agents_of_run import resolved, whole_plan
+from cloud_server.runs.placement import Placement, PlacementManager
+from cloud_server.runs.plugin_checks import with_plugins
+from cloud_server.runs.run_state import CloudServices
+from shared.core.errors import TooMany
+from shared.federation.expected_times import ExpectedTimes
+from shared.federation.plan import plan_of
+from shared.federation.spec_parser import parse_run_spec
+from shared.run_records.plans import RunPlan
+from shared.spec.experiment import ExperimentSpec
+
+MOST = 8
+"""Plans that are made or wait at a time: the thread that makes them also adds up updates."""
+
+
+class Planner:
+    """Makes plans, one after another.
+
+    Args:
+        services: of the cloud.
+    """
+
+    def __init__(self, services: CloudServices) -> None:
+        self.services = services
+        self._n = 0
+
+    async def plan(self, raw: Mapping[str, Any]) -> RunPlan:
+        """The plan of a run of a spec.
+
+        Raises:
+            BadInput: the spec, its data or its model are wrong; names field and cause.
+            TooMany: `MOST` plans are being made.
+        """
+        spec = parse_run_spec(dict(raw)).experiment
+        if self._n >= MOST:
+            raise TooMany(f"{self._n} plans are being made, the limit is {MOST}")
+        self._n += 1
+        try:
+            agents = with_plugins(self.services.registry.live_agents(), spec)
+            return await self.services.thread.run(self._make, spec, agents)
+        finally:
+            self._n -= 1
+
+    def _make(self, asked: ExperimentSpec, agents: list[AgentEntry]) -> RunPlan:
+        registry = self.services.registry
+        spec = resolved(asked, agents, len(registry.open_edges()))
+        experiment = self.services.experiments.of(spec)
+        if not agents or not registry.open_edges():  # of the devices that the spec names
+            times = ExpectedTimes(experiment, spec)
+            return times.plan((*plan_of(experiment), *times.lines()))
+        nobody, reseat_after_s = Placement(agents={}, edges={}), spec.timeouts.reseat_after_s
+        manager = PlacementManager(experiment.population, registry, nobody, reseat_after_s, lambda: agents)
+        manager.seat_all(spec.num_devices or 1)
+        return whole_plan(experiment, asked, manager)

@@ -1,0 +1,46 @@
+"""`POST /plans`: what a run would be with the agents that are there, which is what it then is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloud_server.runs import planner
+from tests.federation import Federation, small_spec
+
+
+async def plan(fed: Federation, spec: dict[str, Any]) -> Any:
+    return await fed.client.post("/plans", json={"spec": spec})
+
+
+@pytest.mark.layout(n_edges=2, agent_devices=(1, 1), profiles=("standard", "phone_low"))
+async def test_the_plan_is_that_of_the_run_which_is_then_started(fed: Federation) -> None:
+    spec = small_spec(num_devices=2, edge_link={"down_bps": 1.001e9})
+    answer = await plan(fed, spec)
+    found = answer.json()
+    assert answer.status_code == 200, answer.text
+    assert [each["name"] for each in found["devices"]] == ["standard", "phone_low"]
+    assert found["round_s"] > found["devices"][1]["task_s"] > found["devices"][0]["task_s"]
+    (idle,) = found["without_effect"]
+    assert idle.startswith("without effect: edge_link.down_bps changes a round by ")
+    assert found["lines"][-1] == idle
+    assert (await fed.client.get("/runs")).json()["runs"] == []
+    assert list((await fed.run(spec)).plan) == found["lines"]
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_without_agents_the_plan_is_of_the_devices_that_the_spec_names(fed: Federation) -> None:
+    found = (await plan(fed, small_spec())).json()
+    assert [each["n"] for each in found["devices"]] == [6]
+    wrong = await plan(fed, small_spec(lr=-1))
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "lr")
+    missing = await plan(fed, small_spec(data={"name": "nowhere"}))
+    assert (missing.status_code, missing.json()["field"]) == (422, "data.name")
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_so_many_plans_are_made_at_a_time(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "MOST", 0)
+    refused = await plan(fed, small_spec())
+    assert (refused.status_code, refused.json()["detail"]) == (429, "0 plans are being made, the limit is 0")
