@@ -99,7 +99,7 @@ def draw(found: Found, exact: Result, equal: Result, path: Path) -> None:
     told = f"messages every {SHOWN['period_s']} s, noise {SHOWN['noise']}"
     for one, label, colour in ((shown, told, "C1"), (exact, "exact telemetry", "C0")):
         planned, actual = [visit.predicted_s or 0 for visit in one.visits], [visit.simulated_s for visit in one.visits]
-        times.plot(planned, actual, ".", markersize=2.5, color=colour, label=label, alpha=0.6)
+        times.plot(planned, actual, ".", markersize=2.5, color=colour, label=label, alpha=0.6, rasterized=True)
     times.plot((0, 30), (0, 30), color="0.4", linewidth=1, label="as planned")
     times.set(xlabel="planned seconds of a task", ylabel="actual seconds", xlim=(0, 12), ylim=(0, 30))
     for estimator, colour, mark in zip(ESTIMATORS, ("C1", "C2", "C3"), "os^", strict=True):
@@ -115,7 +115,7 @@ def draw(found: Found, exact: Result, equal: Result, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="small", ncols=columns, loc="upper left")
     with rc_context({"svg.hashsalt": "telemetry"}):  # the same picture has the same bytes
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -93,6 +93,14 @@ class Heard(Record):
     found_off_s: Annotated[float | None, LEFT_OUT] = None
 
 
+class _Estimate(NamedTuple):
+    """The free share by the messages so far: when the newest was sent, the share then, and its variance."""
+
+    sent_s: float | None
+    share: float
+    variance: float
+
+
 @dataclass(frozen=True)
 class Device:
     """What a device's messages measure, by the simulated time: it is `on`, its `free` share, samples, and charge.
@@ -151,25 +159,23 @@ class Channel:
                 f"reads at most {MOST_MESSAGES}: a longer period is needed",
                 field="twins.period_s",
             )
+        known = _Estimate(heard.sent_s, heard.share, heard.variance)
+        n_sent, n_lost, n_before = heard.n_sent, heard.n_lost, None
         for number in range(heard.next, last + 1):
             sent_s = (number + phase) * self.spec.period_s
-            if device.on(sent_s):
-                heard = self._after(heard, number, sent_s, device)
-        return heard.replace(next=max(last + 1, heard.next))
-
-    def _after(self, heard: Heard, number: int, sent_s: float, device: Device) -> Heard:
-        n_before = heard.n_sent
-        if self._lost(number):
-            return heard.replace(n_sent=n_before + 1, n_lost=heard.n_lost + 1)
-        share, variance = self._estimated(heard, sent_s, self._measured(number, device.free(sent_s)))
-        return heard.replace(
-            n_sent=n_before + 1,
-            sent_s=sent_s,
-            share=share,
-            variance=variance,
-            n_collected=device.n_collected(sent_s),
-            charge=device.charge(sent_s, n_before),
-        )
+            if not device.on(sent_s):
+                continue
+            if self._lost(number):
+                n_lost += 1
+            else:
+                measured, n_before = self._measured(number, device.free(sent_s)), n_sent
+                known = self._updated(heard.since_s, known, sent_s, measured)
+            n_sent += 1
+        found = heard.replace(next=max(last + 1, heard.next), n_sent=n_sent, n_lost=n_lost)
+        if n_before is None or known.sent_s is None:
+            return found
+        collected, charge = device.n_collected(known.sent_s), device.charge(known.sent_s, n_before)
+        return found.replace(**known._asdict(), n_collected=collected, charge=charge)
 
     def _lost(self, number: int) -> bool:
         return self.spec.loss > 0 and uniform01(self.seeds(f"telemetry {number} lost")) < self.spec.loss
@@ -180,25 +186,27 @@ class Channel:
             measured += self.spec.noise * _UNIT.inv_cdf(uniform01(self.seeds(f"telemetry {number} noise")))
         return max(measured, 0.0)
 
-    def _estimated(self, heard: Heard, sent_s: float, measured: float) -> tuple[float, float]:
+    def _updated(self, since_s: float, known: _Estimate, sent_s: float, measured: float) -> _Estimate:
+        """The estimate after a message."""
         if self.spec.estimator == "kalman":
-            share, variance = self._predicted(heard, sent_s)
+            share, variance = self._predicted(since_s, known, sent_s)
             gain = variance / (variance + self.spec.noise**2) if variance else 0.0
-            return share + gain * (measured - share), (1 - gain) * variance
-        if self.spec.estimator == "last" or heard.sent_s is None:
-            return measured, 0.0
-        return heard.share + EWMA_WEIGHT * (measured - heard.share), 0.0
+            return _Estimate(sent_s, share + gain * (measured - share), (1 - gain) * variance)
+        if self.spec.estimator == "last" or known.sent_s is None:
+            return _Estimate(sent_s, measured, 0.0)
+        return _Estimate(sent_s, known.share + EWMA_WEIGHT * (measured - known.share), 0.0)
 
-    def _predicted(self, heard: Heard, at_s: float) -> tuple[float, float]:
+    def _predicted(self, since_s: float, known: _Estimate, at_s: float) -> tuple[float, float]:
         mean, variance, time_s = law(self.load)
-        since_s = heard.since_s if heard.sent_s is None else heard.sent_s
-        kept = math.exp(-max(at_s - since_s, 0.0) / time_s)
-        return mean + kept * (heard.share - mean), variance + kept**2 * (heard.variance - variance)
+        kept = math.exp(-max(at_s - (since_s if known.sent_s is None else known.sent_s), 0.0) / time_s)
+        return mean + kept * (known.share - mean), variance + kept**2 * (known.variance - variance)
 
     def share(self, heard: Heard, now_s: float) -> float:
         """Return the estimate of the device's free share at a time, at least 0."""
-        estimate = self._predicted(heard, now_s)[0] if self.spec.estimator == "kalman" else heard.share
-        return max(estimate, 0.0)
+        if self.spec.estimator != "kalman":
+            return heard.share
+        known = _Estimate(heard.sent_s, heard.share, heard.variance)
+        return max(self._predicted(heard.since_s, known, now_s)[0], 0.0)
 
     def counts_as_on(self, heard: Heard, now_s: float) -> bool:
         """Return whether the edge takes the device to be on."""

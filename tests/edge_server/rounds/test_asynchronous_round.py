@@ -155,7 +155,9 @@ async def test_one_device_at_a_time_with_alpha_1_is_sequential_sgd(tmp_path: Pat
 @pytest.mark.matrix
 @pytest.mark.parametrize("edges", ["synchronous", {"mode": "semi_synchronous", "wanted": 1}, "asynchronous"])
 async def test_neither_delays_nor_agents_nor_their_order_change_a_run(tmp_path: Path, edges: Any) -> None:
-    spec = small_spec(**loose(3, buffer=2, staleness=POLYNOMIAL, edges=edges))
+    load = {"name": "random_walk", "every_s": 0.001, "during_tasks": True}
+    devices = {"profile": {"compute_sps": 5, "latency_s": 0.001, "load": load}, "edge_latency_s": 0}
+    spec = small_spec(**loose(3, buffer=2, staleness=POLYNOMIAL, edges=edges), devices=devices)
     first = record(await run(tmp_path, spec, agent_devices=(6,)))
     rng = random.Random(0)
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_server.rounds.simulated_clock import EdgeClock
+from edge_server.rounds.twins import Twins
 from shared.federation.population import run_seeds
-from shared.simulation import REFERENCE_FLOPS, free_share
+from shared.simulation import REFERENCE_FLOPS, free_share, telemetry
 from shared.simulation.digital_twin import Twin
 from tests.edge_server.rounds.test_shared_workload import NEAR, planned, rows_of, twins_of
-from tests.shared.algorithms.layouts import Ended, ended, federation, ran
+from tests.shared.algorithms.layouts import Ended, ended, federation, ran, resolved
 
 LOAD = {"name": "steps", "every_s": 0.5, "low": 0.2}
 PROFILE = {**NEAR, "compute_sps": 0.2, "load": LOAD, "j_per_flop": 1e-9, "j_per_byte_up": 1e-3}
@@ -138,3 +140,35 @@ async def test_selection_of_the_fastest_relies_on_estimates() -> None:
     free = [free_share(done.experiment.seat(0).profile.load, done.rounds[0].edges[0].down_s, each) for each in seeds]
     assert chosen == [sorted(np.argsort(free)[2:].tolist()), [0, 1]]
     assert chosen[0] != chosen[1]
+
+
+def test_an_edge_listens_to_a_device_from_the_round_on_in_which_it_serves_it_and_forgets_one_that_leaves() -> None:
+    experiment = resolved(**spec_of({"period_s": 0.5, "message_bytes": 10}))
+    assert experiment.spec.telemetry is not None
+
+    def round_of(known: dict[int, Twin], began_s: float, ends_s: float, seats: list[int]) -> tuple[Twins, int, float]:
+        twins = Twins(known, experiment.spec.telemetry, began_s)
+        clock = twins.listen(EdgeClock(experiment, 0, round_no=1, at_s=began_s), seats)
+        return twins, *twins.end_round(clock.at(ends_s), seats)
+
+    first, n_bytes, energy_j = round_of({}, 0.0, 5.0, [0, 1])
+    assert n_bytes == 200
+    assert energy_j == pytest.approx(0.2)
+    assert {seat: twin.heard and twin.heard.n_sent for seat, twin in first.known.items()} == {0: 10, 1: 10}
+    second, n_bytes, _ = round_of(first.known, 5.0, 8.0, [1])
+    assert (n_bytes, second.known[0].heard) == (60, None)
+    third, n_bytes, _ = round_of(second.known, 8.0, 10.0, [0, 1])
+    assert n_bytes == 80
+    heard = third.known[0].heard
+    assert heard is not None
+    assert (heard.since_s, heard.n_sent) == (8.0, 4)
+
+
+async def test_too_many_messages_fail_the_run_and_name_the_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "MOST_MESSAGES", 5)
+    async with federation(tmp_path, n_edges=1, agent_devices=(4,)) as fed:
+        info = await fed.run(spec_of({"period_s": 0.01}))
+    assert info.status == "failed"
+    assert "a longer period is needed" in (info.reason or "")
