@@ -24,6 +24,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import Revocations
 from shared.identity.signing import CloudKey
 from shared.runtime.compute_thread import ComputeThread
+from shared.runtime.cpu_use import CpuMeter
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration, process_of
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
@@ -89,6 +90,8 @@ def build(
     needs = Needs({"its state": settings.state_dir}, {"STRATA_DATA_DIR": settings.common.data_dir})
     process = process_of(registration.nonce)
 
+    meter = CpuMeter()
+
     def heartbeat() -> AgentHeartbeat:
         return AgentHeartbeat(
             agent=registration.agent,
@@ -98,6 +101,7 @@ def build(
             process=process,
             lacks=needs.lacks,
             clock_s=max(time.time(), 0.0),
+            cpu=meter.look(),
         )
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.core.errors import Lost, NotFound, TooMany
+from shared.runtime.cpu_use import CpuUse
 from shared.service.api.membership import MAX_AGENTS, AgentHeartbeat, HeartbeatAnswer, RosterEntry
 
 FORGET_S = 600.0
@@ -64,6 +65,10 @@ class Roster:
         self.lacking = {agent: since for agent, since in self.lacking.items() if agent != beat.agent or beat.lacks}
         if beat.lacks:
             self.lacking.setdefault(beat.agent, self.clock())
+
+    def cpu_of(self, agent: str) -> CpuUse | None:
+        """The CPUs of an agent's container, as its last heartbeat says; None without a limit."""
+        return self.heard[agent][1].cpu if agent in self.heard else None
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from edge_server.metrics import EdgeMetrics
@@ -24,7 +25,9 @@ from shared.core.user_code import user_code
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.link_sizes import size_on_links
 from shared.federation.messages import RoundOrder
+from shared.federation.placements import EdgePlacement
 from shared.runtime.compute_thread import ComputeThread
+from shared.runtime.cpu_use import CpuMeter, CpuUse
 from shared.runtime.logs import log_context_of, log_event
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
@@ -50,6 +53,7 @@ class RoundHandler:
         ttl_s: an agent that is silent for longer is lost.
         metrics: of this process.
         own_url: the address to which agents send heartbeats; empty until the cloud has reported it.
+        cpu: measures the CPUs of this process' container, in which the workers of its edges train.
         flights: visits in flight between two rounds, with asynchronous devices.
     """
 
@@ -62,6 +66,7 @@ class RoundHandler:
     ttl_s: float
     metrics: EdgeMetrics
     own_url: str = ""
+    cpu: CpuMeter = field(default_factory=CpuMeter)
     flights: VisitsBetweenRounds = field(default_factory=VisitsBetweenRounds)
 
     async def handle(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
@@ -95,6 +100,10 @@ class RoundHandler:
         )
         return experiment, order, size_on_links(spec, body[: header.end], len(body))
 
+    def _cpu_of(self, placement: EdgePlacement, seat: int) -> CpuUse | None:
+        """What is known of the CPUs of the process that works for a seat; this one works for seats without an agent."""
+        return self.roster.cpu_of(placement.host(seat).agent) if seat in placement.seats else self.cpu.look()
+
     @log_context_of(lambda self, _, order, *__: {"run": order.run_id, "round": order.round_no, "home": order.edge})
     async def _run_round(
         self, experiment: Experiment, order: RoundOrder[Any], n_bytes: int, stop: threading.Event
@@ -110,6 +119,8 @@ class RoundHandler:
         )
         kept.placement.check_seats(len(experiment.population.seats))
         twins = Twins(known, experiment.spec.telemetry, order.clock_s)
+        if experiment.spec.clock == "real" and experiment.spec.keeps_twins:
+            twins.cpu_of = partial(self._cpu_of, kept.placement)
         agents = AgentClient(
             experiment,
             order,

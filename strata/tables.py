@@ -18,6 +18,7 @@ from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo, UnreadableRun
 from shared.run_records.visits import VisitRow
+from shared.runtime.cpu_use import CpuUse
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.identities import IdentityInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo
@@ -223,9 +224,12 @@ def seats_table(seats: Sequence[SeatInfo]) -> Table:
 
 def edges_table(edges: Sequence[EdgeInfo]) -> Table:
     """A line for each edge."""
-    table = Table("edge", "address", "state", "seen", "agents")
+    hosts = any(edge.name != edge.edge for edge in edges)  # of edges that drew their names
+    table = Table("edge", *(("host",) if hosts else ()), "address", "state", "seen", "agents")
     for edge in edges:
-        table.add_row(edge.edge, edge.url, _node_state(edge), f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+        host = (edge.name,) if hosts else ()
+        seen = f"{edge.last_seen_s:.1f} s ago"
+        table.add_row(edge.edge, *host, edge.url, _node_state(edge), seen, str(edge.n_agents))
     return table
 
 
@@ -242,9 +246,10 @@ def twins_table(twins: Sequence[Twin]) -> Table:
 
     Where telemetry comes in messages, also how old it was at that planning, and the free compute estimated and actual.
     """
-    messages = any(twin.heard for twin in twins)
+    messages, limited = any(twin.heard for twin in twins), any(twin.telemetry.cpu for twin in twins)
     head = ("device", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
-    table = Table(*head, *(("telemetry age", "estimated", "actual") if messages else ()))
+    further = ("telemetry age", "estimated", "actual") if messages else ()
+    table = Table(*head, *further, *(("CPUs", "used by others") if limited else ()))
     for twin in twins:
         newest = twin.history[-1] if twin.history else None
         seen = (newest.telemetry_age_s, newest.estimated_sps, newest.actual_sps) if newest else (None, None, None)
@@ -260,8 +265,14 @@ def twins_table(twins: Sequence[Twin]) -> Table:
             "-" if newest is None else duration(newest.predicted_s),
             "-" if newest is None or newest.took_s is None else duration(newest.took_s),
             *(compared if messages else ()),
+            *(_cpus(twin.telemetry.cpu) if limited else ()),
         )
     return table
+
+
+def _cpus(cpu: CpuUse | None) -> tuple[str, str]:
+    """The CPUs that a worker's container may use, and how many of them others used."""
+    return ("-", "-") if cpu is None else (f"{cpu.limit:.3g}", f"{max(cpu.used - cpu.own, 0):.2g}")
 
 
 def algorithms_table(algorithms: Sequence[AlgorithmInfo]) -> Table:

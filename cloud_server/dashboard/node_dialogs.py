@@ -17,6 +17,7 @@ from shared.plots.partition import partition
 from shared.run_records.metrics import value_in
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import PARTS
+from shared.runtime.cpu_use import CpuUse
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
@@ -200,10 +201,15 @@ def _twin_facts(twin: Twin) -> dict[str, str]:
     return {
         "health": twin.health,
         "free compute": f"{twin.telemetry.free_sps:.4g} samples/s of the reference model",
+        **({"CPUs of its container": _cpus(twin.telemetry.cpu)} if twin.telemetry.cpu else {}),
         "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
         "tasks learned from": str(twin.n_learned),
         **_last_plan(twin),
     }
+
+
+def _cpus(cpu: CpuUse) -> str:
+    return f"{cpu.limit:.3g}, of which others used {max(cpu.used - cpu.own, 0):.2g}"
 
 
 def _last_plan(twin: Twin) -> dict[str, str]:

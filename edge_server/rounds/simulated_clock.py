@@ -17,6 +17,7 @@ from shared.federation.data_arrival import first_samples
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat, run_seeds
+from shared.runtime.cpu_use import CpuUse
 from shared.simulation import MIN_FREE, REFERENCE_FLOPS, NoLoad, Seeds, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.simulation.digital_twin import Telemetry, Twin
@@ -53,6 +54,7 @@ class EdgeClock:
         estimates: by seat, the free compute in samples a second that its twin estimates from messages.
         at_edge: by seat, how many of its samples are at the edge, where they travel; others count whole.
         link_free_s: by seat, the instant until which its link is busy with samples that it collected.
+        cpus: by seat, what its process reports of the CPUs of its container, with `clock: real`.
     """
 
     experiment: Experiment
@@ -63,6 +65,7 @@ class EdgeClock:
     estimates: Mapping[int, float] = field(default_factory=dict)
     at_edge: Mapping[int, int] = field(default_factory=dict)
     link_free_s: Mapping[int, float] = field(default_factory=dict)
+    cpus: Mapping[int, CpuUse] = field(default_factory=dict)
 
     def at(self, at_s: float) -> EdgeClock:
         """The clock at another instant."""
@@ -71,6 +74,13 @@ class EdgeClock:
     def believing(self, estimates: Mapping[int, float]) -> EdgeClock:
         """The clock of an edge that knows the free compute of these seats by estimates."""
         return replace(self, estimates=estimates)
+
+    def measured(self, cpus: Mapping[int, CpuUse]) -> EdgeClock:
+        """The clock of an edge that has heard of the CPUs of these seats' containers, beside those of others."""
+        if not cpus:
+            return self
+        free = {seat: self._seated(seat).profile.compute_sps * cpu.free_share for seat, cpu in cpus.items()}
+        return replace(self, cpus={**self.cpus, **cpus}, estimates={**self.estimates, **free})
 
     @cached_property
     def _seats(self) -> dict[int, Seat]:
@@ -113,16 +123,20 @@ class EdgeClock:
         return run_seeds(self.experiment.spec, f"seat {number}")
 
     def telemetry(self, twin: Twin) -> Telemetry:
-        """The telemetry of a twin's device at this instant; with `clock: real` its compute is the measured one."""
+        """The telemetry of a twin's device at this instant; with `clock: real` its compute is the measured one.
+
+        That is what its container lets it have, divided by what its tasks were slower than that.
+        """
         number, seat = twin.seat, self._seated(twin.seat)
         seeds, battery_j = self._seeds(number), seat.profile.battery_j
         slower = twin.ratio if self.experiment.spec.clock == "real" else 1.0
         return Telemetry(
             at_s=self.at_s,
             on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
-            free_sps=seat.profile.compute_sps * self._free(seat) / slower,
+            free_sps=self.estimates.get(number, seat.profile.compute_sps * self._free(seat)) / slower,
             n_collected=self.experiment.seat_in(number, self.round_no).n_train,
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
+            cpu=self.cpus.get(number),
         )
 
     def listen(self, twin: Twin, spec: TelemetrySpec, round_began_s: float) -> Twin:

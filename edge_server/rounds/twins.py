@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edge_server.rounds.simulated_clock import EdgeClock
@@ -11,6 +11,7 @@ from shared.federation import visit_estimates
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.run_records.visits import VisitRecord
+from shared.runtime.cpu_use import CpuUse
 from shared.simulation import REFERENCE_FLOPS, digital_twin
 from shared.simulation.cost_model import Cost
 from shared.simulation.digital_twin import Twin, VisitObservation
@@ -29,12 +30,14 @@ class Twins:
     Attributes:
         known: the twins.
         telemetry: how devices report, where they do in messages; the edge's own worker knows itself.
+        cpu_of: with `clock: real`, returns what a seat's process last reported of the CPUs of its container.
         round_began_s: when the round began, on the run's clock; an edge listens to a new device from then on.
     """
 
     known: dict[int, Twin] = field(default_factory=dict)
     telemetry: TelemetrySpec | None = None
     round_began_s: float = 0.0
+    cpu_of: Callable[[int], CpuUse | None] = lambda seat: None
 
     def __post_init__(self) -> None:
         self._n_before = {seat: twin.heard.n_sent for seat, twin in self.known.items() if twin.heard is not None}
@@ -58,11 +61,13 @@ class Twins:
     def listen(self, clock: EdgeClock, seats: Iterable[int]) -> EdgeClock:
         """Reads the messages of these devices that have arrived at the clock's instant, where telemetry comes so.
 
+        With `clock: real` they are the heartbeats of processes whose containers have a CPU limit.
+
         Returns:
             The clock of an edge that knows the estimates of all its twins.
         """
         if self.telemetry is None:
-            return clock
+            return clock.measured({seat: cpu for seat in seats if (cpu := self.cpu_of(seat)) is not None})
         for seat in seats:
             if clock.seat(seat).role != "worker":
                 twin = self.known.get(seat) or Twin(seat=seat)

@@ -51,6 +51,22 @@ def cpus() -> int:
     return max(1, math.ceil(min([allowed, *_quotas()])))
 
 
+def cpu_quota() -> float | None:
+    """Returns the CPU seconds a second that the container of this process may take, None without a limit."""
+    return min(_quotas(), default=None)
+
+
+def cpu_used_s() -> float | None:
+    """Returns the CPU seconds that all processes of this process' container have taken, None if it is not known."""
+    for group in _groups("cpuacct"):
+        if group.v2:
+            used = group.table("cpu.stat", "").get("usage_usec")
+            return None if used is None else used / 1e6
+        taken = group.number("", "cpuacct.usage")
+        return None if taken is None else taken / 1e9
+    return None
+
+
 def memory_bytes() -> int | None:
     """Returns the memory of the machine or, if it is less, of this process' container; None if neither is known."""
     return _least(_of_machine("SC_PHYS_PAGES"), memory_limit())

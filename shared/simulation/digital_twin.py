@@ -27,6 +27,7 @@ from typing import Annotated, Literal
 
 from shared.core.bounds import Count
 from shared.core.records import LEFT_OUT, Record
+from shared.runtime.cpu_use import CpuUse
 from shared.simulation.telemetry import Heard
 
 Health = Literal["healthy", "recovering", "degraded", "offline"]
@@ -60,6 +61,7 @@ class Telemetry(Record):
         free_sps: free compute, in training samples of the reference model a second.
         n_collected: number of training samples collected so far.
         charge: charge of its battery, 0 to 1; None if it has none.
+        cpu: with `clock: real`, the CPUs of its container as its process reports them; None without a limit.
     """
 
     at_s: float = 0.0
@@ -67,6 +69,7 @@ class Telemetry(Record):
     free_sps: float = 0.0
     n_collected: Count = 0
     charge: float | None = None
+    cpu: Annotated[CpuUse | None, LEFT_OUT] = None
 
 
 class VisitObservation(Record):

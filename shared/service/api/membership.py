@@ -12,6 +12,7 @@ from shared.core.records import Record
 from shared.core.validation import ID, Id, visible
 from shared.identity.revocations import SignedList
 from shared.identity.signing import NEVER, Issue
+from shared.runtime.cpu_use import CpuUse
 
 MAX_AGENTS = 100_000
 """Most agents that a fleet reports, that an edge hears, or that the cloud registers."""
@@ -82,6 +83,7 @@ class AgentHeartbeat(Record):
         process: of the agent.
         lacks: what it lacks to answer requests.
         clock_s: its wall clock, seconds since the epoch.
+        cpu: CPUs of its container, None where that has no limit.
     """
 
     agent: str = Field(pattern=ID)
@@ -91,6 +93,7 @@ class AgentHeartbeat(Record):
     process: ProcessId = ""
     lacks: Lack = ""
     clock_s: Amount | None = None
+    cpu: CpuUse | None = None
 
 
 class EdgeRegistration(Record):

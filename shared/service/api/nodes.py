@@ -65,7 +65,7 @@ class AgentPage(Record):
 
 
 class EdgeInfo(Record):
-    """A registered edge; `name` is what its environment calls it, else that of its host; the rest as of an agent."""
+    """A registered edge; `name` is what its environment calls it, else its host; the rest is as of an agent."""
 
     edge: str
     name: str = ""

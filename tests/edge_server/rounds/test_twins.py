@@ -13,6 +13,7 @@ import pytest
 
 from edge_server.rounds.wave import AgentReplies
 from shared.run_records.rounds import RoundDetail
+from shared.runtime.cpu_use import CpuUse
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
 from tests.edge_server.rounds.test_real_clock import Slow, generous_s
@@ -79,6 +80,47 @@ async def test_shares_follow_the_measured_compute_and_errors_compare_predicted_w
         assert two.predicted_s == pytest.approx(WALL_S[twin.seat] / SCALE * shares(second)[twin.seat] / 75, rel=1e-3)
         assert two.error_s == pytest.approx(LATER_S / SCALE - two.predicted_s)
         assert twin.strikes == 0  # the first visit took far longer than the profile implies and is ignored
+
+
+LIMITS = (0.4, 0.2, 0.1)
+
+
+@pytest.mark.usefixtures("fixed_seconds")
+@pytest.mark.parametrize("clock", ["real", "simulated"])
+async def test_limits_of_containers_that_agents_report_are_planned_by_before_anything_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    left = iter(LIMITS)
+
+    class Limited:
+        """The meter of an agent in a container with the next of the limits, where others use a twentieth of a CPU."""
+
+        def __init__(self) -> None:
+            self.cpu = CpuUse(limit=next(left), used=0.08, own=0.03)
+
+        def look(self) -> CpuUse:
+            return self.cpu
+
+    monkeypatch.setattr("device_agent.app.CpuMeter", Limited)
+    scale = {} if clock == "real" else {"time_scale": 1.0}
+    spec = measured_spec("free_compute", edge_worker=False, clock=clock, **scale)
+    done, twins = await planned(tmp_path, spec)
+    first, second = map(shares, done.rounds)
+    if clock == "simulated":  # there the profile says how fast a device is, wherever its process runs
+        assert {*first.values(), *second.values()} == {100}
+        assert [twin.telemetry.cpu for twin in twins.twins] == [None] * 3
+        return
+    free = {twin.seat: twin.telemetry.cpu.limit - 0.05 for twin in twins.twins if twin.telemetry.cpu}
+    assert sorted(free.values(), reverse=True) == [limit - 0.05 for limit in LIMITS]
+    assert first == {seat: pytest.approx(300 * share / sum(free.values()), abs=1) for seat, share in free.items()}
+    speed = {seat: n / WALL_S[seat] for seat, n in first.items()}  # what was measured in the first round
+    assert second == {seat: pytest.approx(300 * s / sum(speed.values()), abs=2) for seat, s in speed.items()}
+    for twin in twins.twins:
+        took_s = WALL_S[twin.seat] / SCALE
+        rate = first[twin.seat] * done.experiment.flops / (took_s * REFERENCE_FLOPS)
+        assert twin.telemetry.free_sps == pytest.approx(rate, rel=1e-3)
+        predicted_s = took_s * second[twin.seat] / first[twin.seat]
+        assert twin.history[1].predicted_s == pytest.approx(predicted_s, rel=1e-3)
 
 
 async def test_with_the_simulated_clock_shares_follow_the_profiles(tmp_path: Path) -> None:
