@@ -48,6 +48,10 @@ def test_shares_follow_measured_speeds_and_rounds_are_faster_than_with_own_data(
     for detail in (*own, *planned):
         assert sum(row["n_samples"] for row in detail["seats"]) == 1438
         assert {row["outcome"] for row in detail["seats"]} == {"used"}
+    known = {seen["telemetry"]["cpu"]["limit"] for seen in twins}
+    assert known == set(CPUS.values())  # as the processes report them
+    first = by_kind(planned[0])  # before anything was measured
+    assert first["slow"]["n_samples"] < 0.5 * first["fast"]["n_samples"]
     settled = [by_kind(detail) for detail in planned[3:]]
     n_slow, n_fast = (sum(rows[kind]["n_samples"] for rows in settled) for kind in ("slow", "fast"))
     assert n_slow < 0.75 * n_fast  # a quarter, if nothing else slows down the fast device
