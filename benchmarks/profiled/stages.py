@@ -34,7 +34,7 @@ STAGES: dict[str, dict[str, str]] = {
         **COMMON,
         "make orders": "cloud_server.runs.round:CloudRound._build_order",
         "wait for edges": "shared.service.client:Caller.post_record",
-        "check sums": "cloud_server.runs.round:CloudRound._check_answer",
+        "check sums": "cloud_server.runs.round:CloudRound._checked",
         "add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
         "aggregate": "cloud_server.runs.round:CloudRound._aggregate",
         "write files": "shared.storage.blobs:Blobs.put",
