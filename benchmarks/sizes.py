@@ -44,6 +44,7 @@ class Sizes:
     Attributes:
         n_rounds: timed rounds of each variant, after its first.
         start: numbers of edges and of agents that are started, forked and executed.
+        start_memory: of which of these two ways the memory is measured.
         population: as many devices as train in a round of each, and many more.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
@@ -65,6 +66,7 @@ class Sizes:
 
     n_rounds: int
     start: tuple[int, int]
+    start_memory: tuple[str, ...]
     cnn: Job
     mlp: Job
     transport: Job
@@ -90,6 +92,7 @@ class Sizes:
 FULL = Sizes(
     n_rounds=7,
     start=(2, 2),
+    start_memory=("forked", "executed"),
     cnn=Job("mnist", "cnn_mnist", n_devices=20, n_samples=600),
     mlp=Job("mnist", "mlp", n_devices=100, n_samples=100),
     transport=Job("cifar10", "resnet18", n_devices=20, n_samples=10, epochs=0),
@@ -142,6 +145,7 @@ FULL = Sizes(
 TINY = Sizes(
     n_rounds=1,
     start=(1, 1),
+    start_memory=("forked",),
     cnn=Job("mnist", "cnn_mnist", n_devices=4, n_samples=16),
     mlp=Job("mnist", "mlp", n_devices=4, n_samples=16),
     transport=Job("cifar10", "mlp", n_devices=4, n_samples=10, epochs=0),

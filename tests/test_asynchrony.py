@@ -30,11 +30,13 @@ EDGES: dict[str, Any] = {
 PAIRS = list(itertools.product(DEVICES, EDGES))
 FIRST = (
     ("semi_synchronous", "asynchronous", 2),
-    ("synchronous", "semi_synchronous", 1),
+    ("synchronous", "semi_synchronous", 2),
     ("asynchronous", "synchronous", 1),
 )
 """Cases with every mode of either tier."""
-CASES = sorted(itertools.product(DEVICES, EDGES, (1, 2)), key=lambda case: case not in FIRST)
+ONCE_AND_TWICE = [(*pair, 1 + (n // 3 + n % 3) % 2) for n, pair in enumerate(PAIRS)]
+"""Each pair, and each mode of either tier with one edge round and with two."""
+CASES: list[tuple[str, str, Any]] = [*FIRST, *(case for case in ONCE_AND_TWICE if case not in FIRST)]
 CASES += [("asynchronous", "asynchronous", [3, 1]), ("semi_synchronous", "semi_synchronous", [1, 3])]  # by edge
 
 

@@ -32,13 +32,16 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     seconds = in_turns({how: partial(first_round, how, folder, first, agents) for how in ways}, sizes.n_rounds)
     make_images(folder / "data", sizes.cnn.data, sizes.cnn.n_devices * sizes.cnn.n_samples)
     spec = {**spec_of(sizes.cnn), "num_edges": edges}
-    memory = {how: _memory(folder / how, folder / "data", spec, agents, how) for how in ways}
+    memory = {how: _memory(folder / how, folder / "data", spec, agents, how) for how in sizes.start_memory}
+    limits = {"forked": LIMIT_GB}
     return [
         timed("start", "command to end of first round, forked", seconds["forked"]),
         at_most("start", "median, forked", statistics.median(seconds["forked"]), "s", LIMIT_S),
         compared("start", "command to end of first round, executed", seconds["executed"], seconds["forked"]),
-        at_most("start", "row cnn: peak memory (PSS), forked", memory["forked"], "GB", LIMIT_GB),
-        at_most("start", "row cnn: peak memory (PSS), executed", memory["executed"], "GB"),
+        *(
+            at_most("start", f"row cnn: peak memory (PSS), {how}", n, "GB", limits.get(how))
+            for how, n in memory.items()
+        ),
     ]
 
 

@@ -145,7 +145,7 @@ async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, A
     ("how", "sync", "edge", "order"),
     [
         ("crash", ASYNCHRONOUS, 0, 2), ("stop", SEMI, 0, 3), ("pause", ASYNCHRONOUS, 1, 3),
-        ("crash", SEMI, 2, 1), ("stop", ASYNCHRONOUS, 2, 4), ("pause", SEMI, 2, 1),
+        ("crash", SEMI, 2, 1), ("stop", ASYNCHRONOUS, 2, 2), ("pause", SEMI, 2, 1),
     ],
 )  # fmt: skip
 async def test_a_run_interrupted_in_mid_flight_ends_with_the_same_bytes(

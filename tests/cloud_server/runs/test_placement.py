@@ -88,7 +88,8 @@ async def test_too_few_devices_fail_the_run_with_their_number(fed: Federation) -
     info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
     assert (info.status, info.reason) == ("failed", "waited 1 s for devices: 2 of 6 (edges: 2, need 2)")
     info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
-    assert info.reason == "waited 0.5 s for edges: 2 of 3 (devices: 2, need 6)"
+    how = "`strata scale edge=3` or `docker compose up -d --scale edge=3` starts the others"
+    assert info.reason == f"waited 0.5 s for edges: 2 of 3 (devices: 2, need 6); {how}"
     await fed.start_agent(2, devices=1)
     await fed.until(lambda: fed.n_agents() == 3)
     info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
