@@ -16,7 +16,7 @@ from shared.federation.context import Context
 from shared.federation.data_arrival import first_samples
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, Task
-from shared.federation.population import Seat, run_seeds
+from shared.federation.population import Seat, device_seeds
 from shared.runtime.cpu_use import CpuUse
 from shared.simulation import MIN_FREE, REFERENCE_FLOPS, NoLoad, Seeds, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
@@ -120,7 +120,7 @@ class EdgeClock:
         return free_share(seat.profile.load, self.at_s, self._seeds(seat.number))
 
     def _seeds(self, number: int) -> Seeds:
-        return run_seeds(self.experiment.spec, f"seat {number}")
+        return device_seeds(self.experiment.spec, number)
 
     def telemetry(self, twin: Twin) -> Telemetry:
         """The telemetry of a twin's device at this instant; with `clock: real` its compute is the measured one.

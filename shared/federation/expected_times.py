@@ -1,12 +1,11 @@
 """How long tasks and a round are expected to take, before anything runs, and which fields of a spec change nothing.
 
 The expectation is that of `visit_estimates`: the bytes of the model, the operations of the task, and each quantity that
-is drawn for each task at its median. Load and availability are left out.
+is drawn for each task at its median. Load and availability are apart: see `expected_conditions`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ import numpy as np
 from shared.core.formatting import duration, size
 from shared.federation.context import Context
 from shared.federation.data_arrival import n_arrived
+from shared.federation.expected_conditions import FELT, conditions
 from shared.federation.experiment import Experiment
 from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
@@ -26,14 +26,14 @@ from shared.run_records.plans import PlannedDevices, RunPlan
 from shared.simulation import Profile
 from shared.simulation.cost_model import Cost, LinkUse, link_cost, transfer_s
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
-from shared.simulation.load import MIN_FREE, Load, NoLoad, Sinus
+from shared.simulation.load import NoLoad
 from shared.spec.experiment import ExperimentSpec
 from shared.wire.codec_settings import CompressionSpec
 
 MOST_SEATS = 1000
 """Devices that are looked at; of more, as many at equal distances."""
-FELT = 0.01
-"""A field that changes every task, or the round, by a smaller share than this has no effect."""
+IDLE = "without effect"
+"""How a sentence on fields that change nothing begins."""
 TIMES = ("link", "compute_sps", "up_bps", "down_bps", "latency_s", "link_delay_s", "delay_s")
 """Fields of profiles and links that change the expected time of a task; `jitter_s` spreads it about the same median."""
 ProfileOf = Callable[[int], str | None]
@@ -125,6 +125,7 @@ class ExpectedTimes:
         if not self.spec.sync.devices.asynchronous:
             last = f"device {seat.number} at edge number {seat.home_edge}"
             yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
+        yield from (line for line in self._conditions() if not line.startswith(IDLE))
         yield from self._collected()
         if (twins := self.spec.telemetry) is not None:
             messages = f"{round_s / twins.period_s:.3g} messages of {size(twins.message_bytes)}"
@@ -135,6 +136,9 @@ class ExpectedTimes:
             ]
             yield f"expected: in a round an edge moves {now} of parameters; uncompressed it would be {then}"
         yield from self.without_effect()
+
+    def _conditions(self) -> Iterator[str]:
+        return conditions(self.spec, self.seats, self.costs, self.last[0])
 
     def plan(self, lines: Sequence[str]) -> RunPlan:
         """A plan with these lines, and with what is expected in figures."""
@@ -162,7 +166,7 @@ class ExpectedTimes:
     def without_effect(self) -> Iterator[str]:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
         yield from self._deadlines()
-        yield from self._loads()
+        yield from (line for line in self._conditions() if line.startswith(IDLE))
         yield from telemetry_without_effect(self.spec, {seat.profile for seat in self.seats}, self.last[0])
         for field, devices in _other_devices(self.spec.devices):
             yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
@@ -197,18 +201,6 @@ class ExpectedTimes:
 
     def _round_change(self, other: ExpectedTimes) -> float:
         return _change((self.last[0], other.last[0]))
-
-    def _loads(self) -> Iterator[str]:
-        """A sentence for each load that is to change during tasks, but changes too slowly for that."""
-        longest: dict[Load, float] = {}
-        for seat, cost in zip(self.seats, self.costs, strict=True):
-            load = seat.profile.load
-            if not isinstance(load, NoLoad) and load.during_tasks:
-                longest[load] = max(longest.get(load, 0.0), cost.compute_s / max(load.low, MIN_FREE))
-        for load, most_s in longest.items():
-            every_s = load.period_s / (2 * math.pi) if isinstance(load, Sinus) else getattr(load, "every_s", 0.0)
-            if most_s < FELT * every_s:
-                yield f"without effect: load {load.name} changes during at most {_percent(most_s / every_s)} of tasks"
 
     def _deadlines(self) -> Iterator[str]:
         """Nothing is said where tasks may take much longer or shorter than expected, or may be dropped."""

@@ -1,6 +1,7 @@
 """The population of a run: its seats, edges and test sets, derived from spec and data."""
 
 from shared.federation.population.derivation import population as population
+from shared.federation.population.devices import device_seeds as device_seeds
 from shared.federation.population.devices import run_seeds as run_seeds
 from shared.federation.population.latencies import Latencies as Latencies
 from shared.federation.population.population import Population as Population

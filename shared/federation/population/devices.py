@@ -29,6 +29,11 @@ def run_seeds(spec: ExperimentSpec, member: str) -> Seeds:
     return lambda purpose: stream_seed(f"{spec.seed}|population|{member}|{purpose}")
 
 
+def device_seeds(spec: ExperimentSpec, number: int) -> Seeds:
+    """Seeds by purpose for the random streams of a device in the whole run."""
+    return run_seeds(spec, f"seat {number}")
+
+
 def edge_link(spec: ExperimentSpec, edge: int) -> Link:
     """The link between an edge and the cloud."""
     return link_of(spec.edge_link.link_of_edge(edge), run_seeds(spec, f"home {edge}"))

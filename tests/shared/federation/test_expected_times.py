@@ -111,11 +111,11 @@ def test_the_wait_for_the_first_samples_is_told() -> None:
 
 def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:
     def load(**fields: Any) -> dict[str, Any]:
-        return {"profile": {"load": {"during_tasks": True, **fields}}, "edge_latency_s": 0}
+        return {"profile": {"load": {"during_tasks": True, **fields}, "compute_sps": 10}, "edge_latency_s": 0}
 
-    (line,) = without_effect(devices=load(name="steps", every_s=60))
+    (line,) = without_effect(devices=load(name="steps", every_s=1e5))
     assert line.startswith("load steps changes during at most 0.0 % of tasks")
-    assert without_effect(devices=load(name="steps", every_s=60, during_tasks=False)) == []
+    assert without_effect(devices=load(name="steps", every_s=1e5, during_tasks=False)) == []
     assert without_effect(devices=load(name="sinus", period_s=0.01)) == []
 
 
@@ -134,3 +134,31 @@ def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:
 def test_deadlines_that_end_no_task_or_all_are_named(changes: dict[str, Any], says: list[str]) -> None:
     found = without_effect(**changes)
     assert [line.startswith(text) for line, text in zip(found, says, strict=True)] == [True] * len(says)
+
+
+# ---- load and availability
+
+ALWAYS_ON = {"name": "trace", "traces": [[[0, 1e6]]]}
+OFTEN_OFF = {"name": "trace", "traces": [[[0, 0.05]], [[0, 1e6]]]}
+"""Of two devices one is on for a twentieth of a second only."""
+
+
+@pytest.mark.parametrize(
+    ("profile", "line"),
+    [
+        (
+            {"availability": {"name": "trace", "traces": [[[0, 1e6]]]}},
+            "without effect: availability trace: no device is off",
+        ),
+        ({"availability": OFTEN_OFF}, "expected: 75 % of devices are on when a round begins, at least 50 %"),
+        ({"load": {"name": "steps", "low": 0.9}}, "without effect: load steps lengthens a task by at most 0."),
+        (
+            {"load": {"name": "steps", "low": 0.5, "high": 0.5}, "compute_sps": 10},
+            "expected: load steps leaves 50 % of compute free, at least 50 %, when a round begins; the times",
+        ),
+    ],
+)
+def test_what_load_and_availability_do_is_said(profile: dict[str, Any], line: str) -> None:
+    """A run of two rounds."""
+    lines = [*times_of(devices={"profile": {**PHONE, **profile}}).lines()]
+    assert len([found for found in lines if found.startswith(line)]) == 1, lines
