@@ -200,6 +200,7 @@ def test_the_plan_says_what_an_edge_moves_and_that_a_quick_link_hides_it() -> No
         {"sync": {"devices": {"mode": "asynchronous", "buffer": 2}, "edges": {"mode": "asynchronous"}}},
         {"algorithm": "scaffold", "edge_rounds": [1, 2], "compression": {"up": "int8", "down": "ternary"}},
         {"algorithm": "bofl"},
+        {"collected": "travels", "arrival_rate": 0.4, "schedule": "equal"},
         {"algorithm": "t_fedavg", "edge_compression": {"up": "int8", "down": "int8"}},
         {"algorithm": "fednova", "edge_rounds": 2},
         {"algorithm": "dtpfl", "client": "edge", "schedule": "equal"},
