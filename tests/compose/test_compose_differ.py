@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,7 @@ import httpx2
 import pytest
 
 from shared.simulation import PROFILES
-from tests.compose.stack import ENDED, compose, docker, ended, round_with, scaled, submit, until
+from tests.compose.stack import ENDED, ROOT, compose, docker, ended, round_with, scaled, submit, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 DEADLINE_S, SCALE = 80, 0.1
@@ -87,8 +89,16 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
         for row in first[3]
     }
     assert rates["standard"] == rates["phone_low"]  # equal work at the speed of each class
-    late = record_of(classes, {**spec, "round_deadline_s": 0.09})[3]
+    late = record_of(classes, {**readme_spec(), "num_rounds": 2})[3]
     assert Counter((row["profile"], row["reason"]) for row in late) == {("standard", None): 8, ("phone_low", "late"): 4}
+
+
+def readme_spec() -> dict[str, Any]:
+    """The spec of the request in the README, which is sent to four devices and two slow ones."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "--scale device=4 --scale device_slow=2\n    curl " in text
+    (body,) = re.findall(r"^    curl .* -d '(.*)'$", text, re.MULTILINE)
+    return dict(json.loads(body)["spec"])
 
 
 def record_of(client: httpx2.Client, spec: dict[str, Any]) -> tuple[Any, ...]:
