@@ -107,6 +107,7 @@ def plain(
     return model
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize(
     ("edge_compression", "up", "down", "memory", "edge_rounds"),
     [
@@ -131,6 +132,7 @@ async def test_three_rounds_are_those_of_the_formula(
         assert flat.distance(expected, plain(done, up, down, edge_rounds=edge_rounds)) > 1e-4
 
 
+@pytest.mark.whole
 async def test_no_codec_is_the_run_as_it_was() -> None:
     """Bits, bytes and digest of the spec."""
     without, named = [await ran(spec_of(codecs), agent_devices=(3, 1)) for codecs in (None, {"up": None, "down": None})]
@@ -143,6 +145,7 @@ async def test_no_codec_is_the_run_as_it_was() -> None:
 # ---- bytes and time
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize(
     ("edge_compression", "up", "down"),
     [
@@ -226,6 +229,7 @@ async def test_bits_and_bytes_do_not_depend_on_the_layout(more: dict[str, Any]) 
 # ---- faults
 
 
+@pytest.mark.whole
 async def test_an_edge_that_has_stored_a_round_and_must_repeat_it_adds_its_error_once(tmp_path: Path) -> None:
     """Its answer of round 2 is lost, and so is what it had in memory."""
     expected = await ran(spec_of(TOPK), agent_devices=(3, 1))
@@ -239,6 +243,7 @@ async def test_an_edge_that_has_stored_a_round_and_must_repeat_it_adds_its_error
     assert found.info.model_sha256 == expected.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_the_error_survives_a_restart_of_all_tiers(tmp_path: Path) -> None:
     expected = await ran(spec_of(TOPK), agent_devices=(3, 1))
     async with federation(tmp_path, agent_devices=(3, 1)) as fed:
@@ -249,6 +254,7 @@ async def test_the_error_survives_a_restart_of_all_tiers(tmp_path: Path) -> None
     assert found.info.model_sha256 == expected.info.model_sha256
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("part", "value", "says"),
     [
@@ -274,6 +280,7 @@ async def test_an_edge_that_sends_invalid_parts_loses_its_contribution_alone(
     assert flat.same_bits(done.model, plain(done, int8, whole, lost=(1, 0)))
 
 
+@pytest.mark.whole
 async def test_an_update_that_was_refused_is_not_in_the_error_that_its_edge_keeps(tmp_path: Path) -> None:
     """The edge goes on from the state of its last round that counted."""
 
@@ -286,6 +293,7 @@ async def test_an_update_that_was_refused_is_not_in_the_error_that_its_edge_keep
     assert flat.same_bits(done.model, plain(done, tenth, whole, memory=True, lost=(2, 0)))
 
 
+@pytest.mark.whole
 async def test_an_edge_without_answers_keeps_its_error(tmp_path: Path) -> None:
     losses = [{"round_no": 2, "seats": [1, 3]}]
     done = await run(tmp_path, spec_of(TOPK, losses=losses), agent_devices=(3, 1))

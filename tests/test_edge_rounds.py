@@ -35,6 +35,7 @@ def test_equal_numbers_in_a_list_are_the_number(more: dict[str, Any]) -> None:
     assert not flat.same_bits(one.model, tried(**small_spec(**more, edge_rounds=[2, 1])).model)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("sync", [{}, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
 async def test_a_round_of_a_list_is_recorded_as_that_of_the_number(sync: dict[str, Any]) -> None:
     one, listed = [await ran(small_spec(edge_rounds=n, sync=sync)) for n in (2, [2, 2])]
@@ -46,6 +47,7 @@ async def test_a_round_of_a_list_is_recorded_as_that_of_the_number(sync: dict[st
     assert ends[0] == ends[1]  # times differ by the spec's own bytes
 
 
+@pytest.mark.whole
 async def test_a_list_of_ones_forms_no_edge_models() -> None:
     one, listed = [await ran(small_spec(edge_rounds=n)) for n in (1, [1, 1])]
     assert flat.same_bits(listed.model, flat.fedavg(one.experiment, 2))
@@ -63,6 +65,7 @@ async def test_a_round_lasts_until_the_edge_with_most_edge_rounds_has_ended() ->
     assert expected_s == pytest.approx(detail.simulated_s, rel=0.1)
 
 
+@pytest.mark.whole
 async def test_a_run_of_several_numbers_continues_after_all_tiers_were_restarted(tmp_path: Path) -> None:
     whole = await ran(BY_EDGE, agent_devices=(2, 4))
     async with federation(tmp_path, agent_devices=(2, 4)) as fed:
@@ -93,6 +96,7 @@ def test_what_is_no_number_for_each_edge_is_refused(edge_rounds: Any, says: str)
     assert str(refused.value.field).startswith("edge_rounds")
 
 
+@pytest.mark.whole
 async def test_a_list_for_other_edges_than_there_are_ends_the_run_with_that_reason(tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(6,)) as fed:
         info = await fed.run(small_spec(num_edges=None, edge_rounds=[1, 2, 1]))
