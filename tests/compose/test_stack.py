@@ -160,6 +160,24 @@ def all_took_part(detail: dict[str, Any]) -> bool:
     return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 
 
+def test_a_run_waits_for_ten_edges_until_swarm_has_started_them(cloud: httpx2.Client) -> None:
+    spec = {"num_edges": 10, "num_devices": 10, "num_rounds": 2, "lr": 0.1, "timeouts": {"ready_s": 600}}
+    run = str(cloud.post("/runs", json={"spec": spec}).json()["run"])
+    until("the wait for edges", lambda: "edges: 2 of 10" in (_got(cloud, f"/runs/{run}").get("reason") or ""))
+    try:
+        scale("edge", 10)
+        scale("device", 10)
+        until("the end of the run", lambda: _got(cloud, f"/runs/{run}").get("status") in ENDED)
+        info = _got(cloud, f"/runs/{run}")
+        assert (info["status"], info["reason"]) == ("completed", None)
+        rows = _got(cloud, f"/runs/{run}/rounds/2")["seats"]
+        assert {row["edge"] for row in rows} == {f"edge-{number}" for number in range(1, 11)}
+    finally:
+        scale("edge", 2)
+        scale("device", 3)
+    until("two edges", lambda: sorted(edges(cloud)) == ["edge-1", "edge-2"])
+
+
 def test_requests_without_the_secret_are_refused(cloud: httpx2.Client) -> None:
     assert cloud.get("/runs", headers={"Authorization": ""}).status_code == 401
     assert cloud.get("/healthz", headers={"Authorization": ""}).status_code == 200
