@@ -69,6 +69,7 @@ def _topk(done: Ended, *, memory: bool) -> TensorMap:
     return model
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("compression", [{"up": "int8", "down": "ternary"}, small_topk(0.4)])
 async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any]) -> None:
     """An agent sends the exact sum or single compressed updates, if smaller; a seat is charged for its own."""
@@ -142,6 +143,7 @@ async def test_held_updates_are_fetched_compressed() -> None:
     assert all(row.up_bytes < UP["ternary"] + AROUND for detail in one.rounds for row in detail.seats)
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["bofl", "scaffold"])
 async def test_other_algorithms_can_be_compressed(algorithm: str) -> None:

@@ -103,6 +103,7 @@ async def test_the_record_says_which_seats_have_faults(tmp_path: Path) -> None:
     assert done.info.spec.data.faults is not None
 
 
+@pytest.mark.whole
 async def test_devices_trained_at_once_have_their_faults() -> None:
     faulty, clean = faulty_spec(), faulty_spec(data={"name": "digits", "n_train": 240, "n_test": 60})
     exact = await ran(faulty, agent_devices=(6,))

@@ -28,6 +28,7 @@ ASYNCHRONOUS = {"devices": {"mode": "asynchronous", "buffer": 2}, "edges": {"mod
 BY_EDGE = small_spec(num_rounds=3, edge_rounds=[1, 3], algorithm="scaffold")
 
 
+@pytest.mark.matrix(len(MODES))
 @pytest.mark.parametrize("more", MODES, ids=str)
 def test_equal_numbers_in_a_list_are_the_number(more: dict[str, Any]) -> None:
     one, listed = [tried(**small_spec(**more, edge_rounds=n)) for n in (2, [2, 2])]

@@ -20,6 +20,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return small_spec(batch_size=10, lr=0.1, **more)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("steps", [1, 3, 7])
 async def test_a_task_takes_as_many_steps_as_are_said_wherever_devices_run(steps: int) -> None:
     one, many = [await ran(spec_of(local_steps=steps), agent_devices=layout) for layout in ((6,), (1, 3, 2))]

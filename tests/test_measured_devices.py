@@ -66,6 +66,7 @@ async def test_devices_are_on_in_the_intervals_of_their_rows() -> None:
     assert 200 <= first.simulated_s + second.simulated_s < 210, "a round without devices lasts until one is on again"
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(
     "more",
     [

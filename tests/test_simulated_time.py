@@ -297,6 +297,7 @@ async def test_an_unavailable_device_is_not_visited(fed: Federation) -> None:
     assert {seat: asked[ports[agent]] for seat, agent in agents.items() if agent} == {n: 2 - n % 2 for n in range(6)}
 
 
+@pytest.mark.whole
 async def test_availability_depends_on_the_simulated_clock() -> None:
     """Rounds take about 100 s: a device that is available for 150 s takes part in two of them."""
     slow = {"delay_s": 100, **trace((0, 150))}
@@ -338,6 +339,7 @@ _JETSON = {"name": "jetson", "availability": {"name": "on_off", "mean_on_s": 20,
 MIXED = {"profiles": [{"profile": _PHONE, "share": 0.5}, {"profile": _JETSON, "share": 0.5}], "straggler_ratio": 0.3}
 
 
+@pytest.mark.whole
 async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_agents() -> None:
     spec = small_spec(devices=MIXED, edge_link={"name": "lte"}, num_rounds=3, edge_rounds=2)
     mixed = {"order": (3, 1, 0, 2), "profiles": ("phone_low", "jetson", "phone_low", "standard")}

@@ -81,6 +81,7 @@ ANYWHERE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.matrix(3)
 @pytest.mark.parametrize("what", ANYWHERE)
 async def test_the_record_of_a_run_depends_neither_on_hosts_nor_on_their_order(
@@ -249,6 +250,7 @@ async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says
     assert all(count == round_no for (round_no, _), count in visits.items())
 
 
+@pytest.mark.whole
 async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_admit_does_not_see_it(
     counter_algorithm: str,
 ) -> None:
@@ -553,6 +555,7 @@ async def test_with_enough_time_partial_work_is_all_of_the_work() -> None:
 # ---- selection
 
 
+@pytest.mark.whole
 async def test_fastest_leaves_out_slow_seats() -> None:
     done = await on_one_host(ANYWHERE["fastest"])
     chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]

@@ -84,6 +84,7 @@ OF_THE_MODULE = ("attribute", "buffer", "recurrent")
 OF_THE_PROCESS = ("global", "numpy", "always_drops")
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("model", OF_THE_MODULE)
 async def test_neither_agents_nor_their_number_change_a_bit_of_a_model_with_hidden_state(
@@ -588,6 +589,7 @@ ALGORITHM = Algorithm(name="raising", paper="none", params=Params, cloud=Cloud()
 """
 
 
+@pytest.mark.whole
 @pytest.mark.matrix(2)
 @pytest.mark.parametrize("what", ["exit", "cancel", "kill", "stop", "close"])
 async def test_hooks_end_a_run_whatever_they_raise_and_no_process(

@@ -60,6 +60,7 @@ def scores(done: Ended) -> list[Any]:
     return [(row.seat, row.n_samples, row.train_loss, row.received_loss, row.own_loss) for row in rows]
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["scaffold", *sorted(ALGORITHMS.keys() - {"scaffold"})])
 async def test_neither_agents_nor_their_number_change_a_bit(name: str) -> None:
@@ -156,6 +157,7 @@ def pull(parameters: list[torch.Tensor], gradients: list[torch.Tensor], shifts: 
     torch._foreach_add_(gradients, shifts)
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("when", ["once", "load", "expand"])
 async def test_augmented_images_are_those_of_the_exact_path(when: str) -> None:

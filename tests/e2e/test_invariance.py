@@ -60,6 +60,7 @@ async def test_model_links_and_simulated_time_do_not_depend_on_the_agents(tmp_pa
     assert hosts["six agents"] == 6
 
 
+@pytest.mark.whole
 async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) -> None:
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, momentum=0.9)
     one, many = [await run(tmp_path, spec, agent_devices=agent_devices) for agent_devices in ((6,), (2, 2, 1, 1))]
@@ -70,6 +71,7 @@ async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) 
 # ---- edges
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("n_edges", [1, 3])  # two: see above
 async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edges: int) -> None:
     done = await ran(spec_of(num_edges=n_edges), n_edges=n_edges, agent_devices=(2, 2, 1, 1))

@@ -84,6 +84,7 @@ def weighing(n_samples: int) -> Forge:
     return forge
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize(
     ("forge", "message"),
     [

@@ -154,6 +154,7 @@ def ends_at(values: list[float], patience: int) -> int:
     return len(values)
 
 
+@pytest.mark.whole
 async def test_a_run_ends_by_its_validation_part_and_keeps_the_best_model(fed: Federation) -> None:
     whole = await fed.run(SHAKY)
     values = curve([await fed.round(whole.run, number) for number in range(1, 13)])
@@ -214,7 +215,6 @@ async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(fed: Federa
     assert str(info.best).endswith("on the test set, on which it was chosen")
 
 
-@pytest.mark.whole
 async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(fed: Federation) -> None:
     spec = {**SHAKY, "validation": {"fraction": 0.2, "of": "clients"}, "algorithm": "fedbuff", "num_rounds": 6}
     spec |= {"sync": {"edges": {"mode": "asynchronous"}}, "stop": {"patience": 6}}

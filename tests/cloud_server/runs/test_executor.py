@@ -52,6 +52,7 @@ async def test_a_run_gets_no_more_rounds_than_a_spec_may_ask_for(fed: Federation
     assert (most.status_code, most.json()["num_rounds"]) == (200, 100_000)
 
 
+@pytest.mark.whole
 async def test_a_run_counts_the_seconds_of_its_training_before_and_after_a_pause_and_none_of_the_pause(
     fed: Federation,
 ) -> None:
@@ -166,6 +167,7 @@ async def test_a_stop_overrides_a_pause(fed: Federation) -> None:
     assert (await fed.finish(run_id)).status == "stopped"
 
 
+@pytest.mark.whole
 async def test_one_run_trains_while_the_others_wait_and_say_why(fed: Federation) -> None:
     gate, first = await fed.submit_and_hold(small_spec(name="first"))
     second, third, fourth = [await fed.submit(small_spec(name=f"{n}", num_rounds=1)) for n in (2, 3, 4)]
@@ -345,6 +347,7 @@ async def test_requests_made_before_a_restart_stay_in_force(fed: Federation) -> 
     assert runs == ["paused", "stopped"]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(("algorithm", "has_one"), [("fedavg", True), ("transfer", False)])
 async def test_a_run_that_goes_on_has_the_accuracy_of_an_evaluated_round(
     algorithm: str, has_one: bool, fed: Federation

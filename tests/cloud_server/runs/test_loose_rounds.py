@@ -30,6 +30,7 @@ THREE: dict[str, Any] = {"n_edges": 3, "agent_devices": (2, 4)}
 ALL, TWO = {"mode": "asynchronous", "buffer": "all"}, {"mode": "semi_synchronous", "wanted": 2}
 
 
+@pytest.mark.whole
 @pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("algorithm", "edges"), [("fedavg", ALL), ("scaffold", TWO), ("scaffold", ALL), ("fedavg", TWO)]
@@ -122,6 +123,7 @@ def simulated(done: Ended) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("sync", "seed"), [(ASYNCHRONOUS, 1), (SEMI, 2)])
 async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, Any], seed: int) -> None:
@@ -327,6 +329,7 @@ async def test_a_run_that_loses_all_its_edges_fails_and_says_why(tmp_path: Path)
 # ---- evaluations by simulated seconds
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("sync", [{}, {"edges": {"mode": "asynchronous"}}], ids=["synchronous", "asynchronous"])
 async def test_the_first_version_after_each_multiple_of_seconds_is_evaluated(
     tmp_path: Path, sync: dict[str, Any]

@@ -89,6 +89,7 @@ def shapes(body: bytes) -> list[tuple[str, tuple[int, ...]]]:
     return sorted((name, tuple(tensor.shape)) for name, tensor in load(body).items())
 
 
+@pytest.mark.whole
 async def test_a_spec_without_metrics_sends_no_states(fed: Federation) -> None:
     bodies: list[bytes] = []
 
@@ -172,6 +173,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.whole
 async def test_a_regression_is_judged_by_its_error(tmp_path: Path, data: Path) -> None:
     """The errors of a model with known bits, in the unit of the target; a named loss is that of training and test."""
     spec = small_spec(data="line.npz", lr=0.05, num_rounds=6, loss="huber", metrics=["mae", "rmse"])

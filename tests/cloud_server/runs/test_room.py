@@ -50,6 +50,7 @@ async def test_agents_that_come_later_get_the_room_and_what_was_there_stays(
     assert any("`strata change RUN --max-devices N` makes room" in note for note in info.notes)
 
 
+@pytest.mark.whole
 @pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
 async def test_room_is_refused_by_cause_and_loses_nothing(fed: Federation) -> None:
     loose = {"sync": {"devices": "asynchronous"}}

@@ -114,6 +114,7 @@ def counted(done: Ended) -> list[list[tuple[int, int]]]:
     return [[(row.seat, row.staleness) for row in detail.seats] for detail in done.rounds]
 
 
+@pytest.mark.whole
 async def test_arrivals_of_two_speeds_are_those_written_down(tmp_path: Path) -> None:
     """Visits of seat 0 last 1 s, those of seat 1 last 2.2 s; each is a version."""
     devices = {**SPEEDS["devices"], "edge_latency_s": [[0.25], [0.85]]}
@@ -152,6 +153,7 @@ async def test_one_device_at_a_time_with_alpha_1_is_sequential_sgd(tmp_path: Pat
 # ---- nothing but simulated time decides
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("edges", ["synchronous", {"mode": "semi_synchronous", "wanted": 1}, "asynchronous"])
 async def test_neither_delays_nor_agents_nor_their_order_change_a_run(tmp_path: Path, edges: Any) -> None:

@@ -104,6 +104,7 @@ async def test_on_a_link_that_takes_no_time_samples_that_are_there_from_the_star
     assert "collected" not in "".join(detail.model_dump_json() for detail in other.rounds)
 
 
+@pytest.mark.whole
 async def test_neither_hosts_nor_a_restart_of_all_tiers_changes_what_has_come(tmp_path: Path) -> None:
     devices = {"availability": {"name": "on_off", "mean_on_s": 20, "mean_off_s": 5}, "jitter_s": 0.05}
     spec = spec_of(devices, num_rounds=4, twins={"period_s": 1.0})

@@ -85,6 +85,7 @@ async def test_messages_count_in_bytes_and_energy_and_drain_the_battery(tmp_path
     assert "telemetry" not in "".join(detail.model_dump_json(exclude={"run"}) for detail in quiet.rounds)
 
 
+@pytest.mark.whole
 async def test_neither_hosts_nor_a_restart_of_all_tiers_changes_what_twins_know(tmp_path: Path) -> None:
     devices = {"availability": {"name": "on_off", "mean_on_s": 2, "mean_off_s": 1}}
     spec = spec_of({**TELEMETRY, "offline_after": 2}, profile={**devices, "drop_rate": 0.1}, num_rounds=5)
@@ -98,6 +99,7 @@ async def test_neither_hosts_nor_a_restart_of_all_tiers_changes_what_twins_know(
         assert [d.telemetry_bytes for d in other.rounds] == [d.telemetry_bytes for d in done.rounds]
 
 
+@pytest.mark.whole
 async def test_exact_messages_about_devices_that_never_change_plan_what_twins_without_messages_do(
     tmp_path: Path,
 ) -> None:
@@ -110,6 +112,7 @@ async def test_exact_messages_about_devices_that_never_change_plan_what_twins_wi
         assert done.info.model_sha256 == exact.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_a_device_found_off_is_left_out_until_it_is_heard_again(tmp_path: Path) -> None:
     """Seat 0 goes off at second 1; the edge, which takes it to be on for long, finds out once."""
     traces = {"name": "trace", "traces": [[[0, 1.0], [50, 1e9]], [[0, 1e9]], [[0, 1e9]], [[0, 1e9]]]}

@@ -209,6 +209,7 @@ def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_networ
         assert difference[:n].abs().max() > 1e-5
 
 
+@pytest.mark.whole
 def test_images_change_size_for_pooling_networks_and_only_content_for_flattening_ones() -> None:
     for name, sides in (("mobilenet_v1", {10, 12, 14, 16}), ("cnn_6_16", {16})):
         model, x, y = batch(name, 16, n=2)
@@ -225,6 +226,7 @@ def test_images_change_size_for_pooling_networks_and_only_content_for_flattening
         assert len({float(images.std()) for images in seen}) == 4
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("bn", ["batch", "running"])
 def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str) -> None:

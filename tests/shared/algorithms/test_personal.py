@@ -72,6 +72,7 @@ def with_params(algorithm: dict[str, Any], **params: Any) -> dict[str, Any]:
     return {**algorithm, "params": {**algorithm.get("params", {}), **params}}
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @EACH
 def test_the_order_of_registration_changes_no_bit(algorithm: dict[str, Any], client: str, count: str) -> None:

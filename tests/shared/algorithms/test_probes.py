@@ -230,6 +230,7 @@ def assert_each_sample_once(done: Ended) -> None:
         assert sum(row.n_samples for row in detail.seats) == 250
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("n_edges", "agent_devices"), [(2, FOUR), (1, ONE), (1, SIX)])
 async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
@@ -347,6 +348,7 @@ async def test_held_out_seats_only_evaluate() -> None:
     assert done.info.final["clients_received"].n == 4
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("agent_devices", [ONE, SIX])
 async def test_seat_that_joins_late_collects_first_and_then_trains(

@@ -204,6 +204,7 @@ def test_show_counts_visits_by_the_algorithms_labels(strata: Strata, tmp_path: P
     assert "reports" not in strata("show", "plain").out
 
 
+@pytest.mark.whole
 def test_show_plots_writes_the_pictures_into_the_results_folder(strata: Strata, tmp_path: Path) -> None:
     folder = in_folder(tmp_path / "runs")
     assert not (folder / "plots").exists()

@@ -49,6 +49,7 @@ def test_spread_is_what_a_box_plot_shows() -> None:
     assert Spread.of([0.25]) == Spread(n=1, variance=0.0, **alone)
 
 
+@pytest.mark.whole
 @pytest.mark.integration
 def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata) -> None:
     assert read_run(folder / "r9").clients["own"] == SPREAD

@@ -58,6 +58,7 @@ def test_an_error_reaches_its_target_from_above(runs: Path) -> None:
     assert found.remarks == ()
 
 
+@pytest.mark.whole
 @pytest.mark.integration
 def test_runs_are_compared_by_another_of_their_metrics(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.9, 0.5])

@@ -326,6 +326,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)])
 def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals, status: int) -> None:

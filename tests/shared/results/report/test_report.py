@@ -315,6 +315,7 @@ def test_a_picture_in_a_page_has_the_pages_colour_and_unique_ids() -> None:
     assert 'aria-label="so &quot;it&quot; is"' in found
 
 
+@pytest.mark.whole
 @pytest.mark.integration
 @pytest.mark.matrix
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
