@@ -7,6 +7,7 @@ and commands of `strata` (`tests/forked_strata.py`).
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +22,23 @@ from strata.launcher.environment import Modules, common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, execute
 
+ROOT = Path(__file__).resolve().parents[1]
+_ENVIRONMENT = dict(os.environ)
+"""That of the session, before any test."""
+
 
 @cache
 def shared_fork_server() -> ForkServer:
-    """The fork server of this process; it ends with this process."""
+    """The fork server of this process, with which it ends; it has neither environment nor folder of its first test."""
     folder = Path(tempfile.mkdtemp(prefix="strata-tests-"))
-    env = common({"NICEGUI_STORAGE_PATH": str(folder / "nicegui")}, "")
-    server = ForkServer(env, folder / "fork-server.log", Modules().preloaded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for name in os.environ.keys() - _ENVIRONMENT.keys():
+            patch.delenv(name)
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        env = common({"NICEGUI_STORAGE_PATH": str(folder / "nicegui")}, "")
+        server = ForkServer(env, folder / "fork-server.log", Modules().preloaded)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.close)  # first
     return server
