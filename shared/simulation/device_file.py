@@ -58,7 +58,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """The columns that hold numbers -> the least and the largest number."""
 COLUMNS = (*BOUNDS, AVAILABILITY)
-_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _SIGNED = re.compile(rf"[-+]?{_NUMBER}")
 _INTERVAL = re.compile(rf"({_NUMBER})-({_NUMBER})")
 _NAMED = 40

@@ -79,6 +79,11 @@ def test_cells_become_figures_and_availabilities() -> None:
         ("availability\n" + " ".join(f"{2 * n}-{2 * n + 1}" for n in range(10_001)), "must have 10000 or fewer items"),
         ("availability\n" + "\n".join(["0-1 2-3"] * 5_001), "line 5002: the rows have more than 10,000 on-intervals"),
         (numbered(MAX_ROWS + 1), "there are more than 10,000 rows"),
+        ("up_bps\n" + "1" * 100_000 + "x", "is not a number"),  # in time that grows with the text, not its square
+        ("availability\n0-" + "1" * 50_000 + "-" + "1" * 50_000 + "x", "neither always, never, nor intervals"),
+        ("availability\n" + "1" * 50_000 + "-" + "1" * 50_000 + "x", "neither always, never, nor intervals"),
+        ("availability\n0-1e400", "is not an interval"),
+        ("up_bps\n\u0663", "is not a number"),
     ],
 )
 def test_a_wrong_file_is_refused_with_line_and_column(text: str, words: str) -> None:
