@@ -19,6 +19,9 @@ from strata.measured.read import bytes_of
 MOST_BYTES = 256 * 2**20
 """Largest file that is converted."""
 
+MOST_DIGITS = 400
+"""Longest text that is read as a number; one text may stand for millions of figures."""
+
 
 @dataclass
 class Converted:
@@ -89,8 +92,15 @@ def digest_of(path: Path) -> str:
 
 def number_of(value: Any) -> float | None:
     """A finite number above 0, also one that is written as a text; None for anything else."""
+    found = float_of(value)
+    return found if found is not None and 0 < found < float("inf") else None
+
+
+def float_of(value: Any) -> float | None:
+    """A number, also one that is written as a text of up to `MOST_DIGITS` characters; None for anything else."""
+    if isinstance(value, str | bytes) and len(value) > MOST_DIGITS:
+        return None
     try:
-        found = float(value)
+        return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if 0 < found < float("inf") else None

@@ -11,16 +11,22 @@ https://github.com/SymbioticLab/FedScale (benchmark/dataset/data/device_info)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from shared.core.errors import BadInput
+from shared.core.field_errors import told
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.availability import MAX_INTERVALS, Trace
 from shared.simulation.device_file import AVAILABILITY
-from strata.measured.conversion import Converted, drawn, mapping_in, number_of
+from strata.measured.conversion import Converted, drawn, float_of, mapping_in, number_of
 
+MOST_INSTANTS = 10_000_000
+"""Most instants in the traces of the rows together."""
 TRAINING = 3.0
 """Passes of inference that FedScale counts for a sample of training."""
 
@@ -75,10 +81,13 @@ def _row(value: Any, forward_flops: float | None) -> dict[str, float] | None:
 
 def _with_traces(found: Converted, keys: list[Any], path: Path) -> Converted:
     traces = list(mapping_in(path).values())
-    n_fixed, rows, n_intervals = 0, list[Mapping[str, Any]](), 0
+    n_fixed, rows, n_intervals, n_instants = 0, list[Mapping[str, Any]](), 0, 0
     for number, (key, row) in enumerate(zip(keys, found.rows, strict=True)):
-        at = int(key) if str(key).isdecimal() else number
-        trace, fixed = _trace(traces[at % len(traces)], path)
+        begins, ends, period_s = _instants(traces[_client(key, number) % len(traces)], path)
+        n_instants += len(begins)
+        if n_instants > MOST_INSTANTS:
+            raise BadInput(f"{path}: the traces of {len(keys):,} devices have more than {MOST_INSTANTS:,} instants")
+        trace, fixed = _trace(begins, ends, period_s, path)
         n_fixed += fixed
         n_intervals += len(trace.traces[0])
         rows.append({**row, AVAILABILITY: trace})
@@ -92,21 +101,36 @@ def _with_traces(found: Converted, keys: list[Any], path: Path) -> Converted:
     return Converted((*found.columns, AVAILABILITY), rows, remarks)
 
 
-def _trace(value: Any, path: Path) -> tuple[Trace, int]:
-    """The on-intervals of a device, and the number of those that were left out or joined."""
+def _client(key: Any, number: int) -> int:
+    """The number of a client by its key; that of its row where the key is none."""
+    if isinstance(key, str) and key.isdecimal() and len(key) < 20:
+        return int(key)
+    return key if isinstance(key, int) and key >= 0 else number
+
+
+def _instants(value: Any, path: Path) -> tuple[list[Any], list[Any], float]:
+    """The instants at which a device becomes active and inactive, and the period of its trace."""
     period_s = number_of(value.get("finish_time")) if isinstance(value, Mapping) else None
     if period_s is None or not all(isinstance(value.get(key), list) for key in ("active", "inactive")):
         raise BadInput(f"{path}: a trace has no `active`, `inactive` and `finish_time`")
-    begins, ends = value["active"], value["inactive"]
-    ends = [*ends, *[period_s] * (len(begins) - len(ends))]  # on until the trace ends
-    try:
-        pairs = sorted((max(float(a), 0.0), min(float(b), period_s)) for a, b in zip(begins, ends, strict=False))
-    except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"{path}: an instant of a trace is not a number") from None
+    return value["active"], value["inactive"], period_s
+
+
+def _trace(begins: list[Any], ends: list[Any], period_s: float, path: Path) -> tuple[Trace, int]:
+    """The on-intervals of a device, and the number of those that were left out or joined."""
+    ends = [*ends[: len(begins)], *[period_s] * (len(begins) - len(ends))]  # on until the trace ends
+    times = [(float_of(a), float_of(b)) for a, b in zip(begins, ends, strict=True)]
+    known = [(a, b) for a, b in times if a is not None and b is not None and not math.isnan(a + b)]
+    if len(known) < len(times):
+        raise BadInput(f"{path}: an instant of a trace is not a number")
+    pairs = sorted((max(a, 0.0), min(b, period_s)) for a, b in known)
     joined: list[tuple[float, float]] = []
     for begin, end in pairs:
         if begin < end and joined and begin <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(joined[-1][1], end)
         elif begin < end:
             joined.append((begin, end))
-    return Trace(traces=(tuple(joined),), period_s=period_s), len(pairs) - len(joined)
+    try:
+        return Trace(traces=(tuple(joined),), period_s=period_s), len(pairs) - len(joined)
+    except ValidationError as error:
+        raise BadInput(f"{path}: a trace: {told(error)}") from None

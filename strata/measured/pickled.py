@@ -40,6 +40,11 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "MARK": lambda: _MARK,
 }
 _WITHOUT_EFFECT = frozenset({"PROTO", "FRAME", "STOP"})
+_FLAT = (int, float, str, bytes, type(None))
+MOST_PARTS = 10
+"""Most parts of a tuple that is a key."""
+MOST_STEPS = 100_000_000
+"""Most instructions of a file; each adds at most one value."""
 
 
 class _Dtype:
@@ -47,7 +52,8 @@ class _Dtype:
 
     def __init__(self, kind: object) -> None:
         if not isinstance(kind, str) or not _KIND.fullmatch(kind):
-            raise BadInput(f"a scalar of NumPy of the type {str(kind)[:40]!r}, which is no number")
+            named = kind[:40] if isinstance(kind, str) else type(kind).__name__
+            raise BadInput(f"a scalar of NumPy of the type {named!r}, which is no number")
         self.kind, self.order = kind, "<"
 
     def value(self, raw: object) -> Any:
@@ -66,13 +72,15 @@ def data_in(content: bytes) -> Any:
     """
     machine = _Machine()
     try:
-        for code, argument, _ in pickletools.genops(content):
+        for n, (code, argument, _) in enumerate(pickletools.genops(content)):
+            if n == MOST_STEPS:
+                raise BadInput(f"it has more than {MOST_STEPS:,} instructions")
             machine.do(code.name, argument)
         (found,) = machine.stack
     except BadInput:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
-        raise BadInput(f"it is not a pickle of numbers, texts, lists and dictionaries ({error})") from None
+        raise BadInput(f"it is not a pickle of numbers, texts, lists and dictionaries ({str(error)[:200]})") from None
     return found
 
 
@@ -116,7 +124,11 @@ class _Machine:
             self._scalar(name, argument)
 
     def _since_mark(self) -> list[Any]:
-        at = max(n for n, value in enumerate(self.stack) if value is _MARK)
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:  # from above: what is passed over is taken
+            if at == 0:
+                raise ValueError("no mark")
+            at -= 1
         items = self.stack[at + 1 :]
         del self.stack[at:]
         return items
@@ -125,8 +137,11 @@ class _Machine:
         """An instruction that imports, calls or changes; refused unless it makes a number of NumPy."""
         stack = self.stack
         if name == "STACK_GLOBAL":
-            argument = f"{stack[-2]} {stack[-1]}"
+            module, attribute = stack[-2:]
             del stack[-2:]
+            if not isinstance(module, str) or not isinstance(attribute, str):
+                raise BadInput("it names something by what is no text: it is not read")
+            argument = f"{module} {attribute}"
         if name in ("GLOBAL", "STACK_GLOBAL"):
             if argument not in _KNOWN:
                 raise BadInput(f"it names {str(argument).replace(' ', '.')[:100]!r}, which is not data: it is not read")
@@ -146,8 +161,17 @@ class _Machine:
 def _fill(container: Any, items: list[Any], *, pairs: bool) -> None:
     """Put items into a dictionary, as keys and values in turn, or into a list."""
     if pairs and isinstance(container, dict):
+        if not all(map(_is_key, items[::2])):
+            raise ValueError("a key is neither a number nor a text, nor a few of them")
         container.update(zip(items[::2], items[1::2], strict=True))
     elif not pairs and isinstance(container, list):
         container.extend(items)
     else:
         raise ValueError("items for what is neither a list nor a dictionary")
+
+
+def _is_key(value: Any) -> bool:
+    """Whether a value is hashed at once: a number or a text, or a few of them."""
+    if isinstance(value, tuple):
+        return len(value) <= MOST_PARTS and all(isinstance(part, _FLAT) and _is_key(part) for part in value)
+    return isinstance(value, _FLAT) and not (isinstance(value, int) and value.bit_length() > 64)

@@ -77,6 +77,11 @@ PICKLED: dict[str, bytes] = {
 """Files that Python's pickler wrote. `numpy3` has NumPy's scalars in protocol 3 under their old name: half a million
 such entries have the 39,369,071 bytes of FedScale's file. `plain` is in protocols 0 to 4; `evil` calls `os.system`."""
 
+LISTS = b"]q\x00" + b"](h\x00h\x00eq\x00" * 60
+"""A list of a list twice, 60 times over: few bytes, and 2^60 lists once it is written out."""
+TUPLES = b")q\x00" + b"h\x00h\x00\x86q\x00" * 60
+"""Likewise of tuples, which can be hashed."""
+
 
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -109,6 +114,14 @@ def test_data_are_read_from_each_protocol(name: str, value: Any) -> None:
         (b"t.", "not a pickle"),
         (b"not a pickle", "not a pickle"),
         (b"", "not a pickle"),
+        # what would be exponentially large, or take a time that is
+        (b"\x80\x04" + LISTS + LISTS + b"\x93.", "it names something by what is no text"),
+        (LISTS + b"cnumpy\ndtype\nh\x00\x85R.", "of the type 'list', which is no number"),
+        (TUPLES + b"}h\x00K\x01s.", "a key is neither a number nor a text"),
+        (b"}" + b")" + b"\x85" * 10**5 + b"K\x01s.", "a key is neither a number nor a text"),
+        (b"}" + b"(" + b"K\x01" * 11 + b"tK\x01s.", "a key is neither a number nor a text"),
+        (b"}\x8a\x09" + b"\x01" * 9 + b"K\x01s.", "a key is neither a number nor a text"),
+        (b"(" + b"N" * 10**5 + b"(t" * 10**5 + b".", "not a pickle"),
     ],
 )
 def test_what_is_not_data_is_refused_and_nothing_is_called(content: bytes, words: str) -> None:
@@ -172,6 +185,16 @@ def test_a_trace_is_on_from_active_to_inactive_and_repeats(tmp_path: Path) -> No
             '{"1": {"computation": 1, "communication": 5}}',
             '{"0": {"active": ["x"], "inactive": [1], "finish_time": 9}}',
             "an instant of a trace is not a number",
+        ),
+        (
+            '{"1": {"computation": 1, "communication": 5}}',
+            '{"0": {"active": [NaN, 1], "inactive": [1, 2], "finish_time": 9}}',
+            "an instant of a trace is not a number",
+        ),
+        (
+            '{"1": {"computation": 1, "communication": 5}}',
+            '{"0": {"active": [0], "inactive": [1], "finish_time": 1e300}}',
+            "a trace: period_s: must be at most 1e.12",
         ),
     ],
 )
