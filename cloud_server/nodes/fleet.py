@@ -83,25 +83,28 @@ class Fleet:
         for agents in self.registry.agents_by_name(report.left).values():
             for agent in agents:
                 await self.registry.mark_left(agent)
-        for edge in self._edges(report.left).values():
-            await forget(self.registry, "edge", edge)
-        edges = set(report.edges or ()).intersection(report.leaving)
-        leaving = self.registry.agents_by_name(name for name in report.leaving if name not in edges)
-        ending = self._edges(edges)
+        for edges in self._edges(report.left).values():
+            for edge in edges:
+                await forget(self.registry, "edge", edge)
+        ending = self._edges(set(report.edges or ()).intersection(report.leaving))
+        leaving = self.registry.agents_by_name(name for name in report.leaving if name not in ending)
         agents_ending = (agent for agents in leaving.values() for agent in agents)
-        self.registry.mark_leaving(agents_ending, ending.values(), self.ttl_s)
+        self.registry.mark_leaving(agents_ending, (edge for edges in ending.values() for edge in edges), self.ttl_s)
         self._heard = _ReceivedReport(report, before.since if before else now, now)
-        seated, in_use = self.seats_by_agent(), await self.edges_in_use() if edges else {}
+        seated, in_use = self.seats_by_agent(), await self.edges_in_use() if ending else {}
         released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
-        released += [name for name in sorted(edges) if ending.get(name) not in in_use]
+        released += [name for name, edges in sorted(ending.items()) if in_use.keys().isdisjoint(edges)]
         return FleetOrders(
             wanted=await self.wanted_devices(), wanted_edges=await self.wanted_edges(), released=tuple(released)
         )
 
-    def _edges(self, names: Iterable[str]) -> dict[str, str]:
-        """By name, the edge of that name, alive or not; a name that none has is left out."""
-        wanted = set(names)
-        return {entry.name: edge for edge, entry in sorted(self.registry.edges.items()) if entry.name in wanted}
+    def _edges(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """By name, the edges of that name, alive or not: any edge may say that it has the name of another."""
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for edge, entry in sorted(self.registry.edges.items()):
+            if entry.name in found:
+                found[entry.name].append(edge)
+        return found
 
     def _connected(self) -> _ReceivedReport | None:
         heard = self._heard
@@ -139,9 +142,9 @@ class Fleet:
         if edges >= len(report.edges):
             return
         in_use = await self.edges_in_use()
-        needed = [edge for edge in self._edges(report.edges).values() if edge in in_use]
-        if needed:
-            runs = sorted({in_use[edge] for edge in needed})
+        users = [[in_use[edge] for edge in edges if edge in in_use] for edges in self._edges(report.edges).values()]
+        if needed := [runs for runs in users if runs]:
+            runs = sorted({run for runs in needed for run in runs})
             raise Conflict(
                 f"{len(report.edges)} edges run and {', '.join(runs)} needs {len(needed)} of them until it ends: "
                 "fewer are possible then, or once it has been stopped",
@@ -179,7 +182,7 @@ class Fleet:
         if heard is None or heard.report.edges is None:
             return None
         open_edges = set(self.registry.open_edges())
-        return sum(edge in open_edges for edge in self._edges(heard.report.edges).values())
+        return sum(not open_edges.isdisjoint(edges) for edges in self._edges(heard.report.edges).values())
 
     def _stays(self, agent: str) -> bool:
         return self.registry.agent_is_live(agent) and not self.registry.is_leaving(agent)

@@ -297,8 +297,8 @@ class RunManager:
         found: dict[str, str] = {}
         for info in await self.services.repository.infos():
             executor = self.queue.executors.get(info.run)
-            if executor is not None and executor.state is not None:
-                edges = executor.state.placement.placement.edges
+            if executor is not None and executor.placement is not None:
+                edges = executor.placement.placement.edges
             elif info.resolved and info.status not in FINAL:
                 edges = (await self.services.repository.placement(info.run)).edges
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -100,7 +100,7 @@ class EdgeRegistration(Record):
     """Edge to cloud; `name`, `versions`, `plugins` and `max_body_bytes` as in `AgentRegistration`."""
 
     edge: str = Field(pattern=ID)
-    name: str = Field(default="", max_length=64)
+    name: Id | Literal[""] = ""
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)

@@ -11,6 +11,8 @@ import httpx2
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs import executor
+from cloud_server.runs.starts import first_checkpoint
 from shared.core.number_sets import NumberSet
 from shared.service.api.membership import FleetReport
 from shared.storage import redis_keys
@@ -382,14 +384,17 @@ async def test_edges_are_stopped_only_where_no_run_needs_them(fed: Federation) -
     more = await put_edges(fed, 4)
     assert (more.json()["wanted_edges"], more.json()["present_edges"]) == (4, 3)
     assert more.json()["notes"] == [f"run {run} has 2 edges: 2 of 4 take no part; a run that begins later has them"]
-    leaving = report_of(fed, edges=names, leaving=["edge-2", "edge-3"])
+    leaving, registry = report_of(fed, edges=names, leaving=["edge-2", "edge-3"]), fed.cloud.registry
+    registry.edges["liar"] = registry.edges["edge-3"].replace(edge="liar", name="edge-2")  # the name of another
+    registry.seen_edges["liar"] = registry.seen_edges["edge-3"]
     orders = await send_report(fed, leaving)
     assert (orders["wanted_edges"], orders["released"]) == (4, ["edge-3"])  # the run has the first two
     assert {edge["edge"] for edge in (await topology(fed))["edges"] if edge["state"] == "leaving"} == {
         "edge-2",
         "edge-3",
+        "liar",
     }
-    assert fed.cloud.registry.open_edges() == ["edge-1"]
+    assert registry.open_edges() == ["edge-1"]
     gate.open.set()
     assert (await fed.finish(run)).status == "completed"
     assert (await send_report(fed, leaving))["released"] == ["edge-2", "edge-3"]
@@ -397,6 +402,21 @@ async def test_edges_are_stopped_only_where_no_run_needs_them(fed: Federation) -
     assert [edge["edge"] for edge in (await topology(fed))["edges"]] == ["edge-1"]
     assert (await put_edges(fed, 1)).status_code == 200
     assert (await send_report(fed, report_of(fed, edges=["edge-1"], begins=True)))["wanted_edges"] is None
+
+
+@pytest.mark.layout(n_edges=3, agent_devices=(1, 1))
+async def test_a_run_has_its_edges_before_its_first_state_is_there(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, released = ["edge-1", "edge-2", "edge-3"], list[str]()
+
+    async def asked(*arguments: Any) -> Any:
+        released.extend((await send_report(fed, report_of(fed, edges=names, leaving=names)))["released"])
+        return await first_checkpoint(*arguments)
+
+    monkeypatch.setattr(executor, "first_checkpoint", asked)
+    assert (await fed.run(small_spec(num_devices=2, num_edges=2, num_rounds=1))).status == "completed"
+    assert released == ["edge-3"]
 
 
 @pytest.mark.layout(n_edges=3, agent_devices=(1, 1))
