@@ -59,7 +59,7 @@ class RunExecutor:
         report_nodes: adds events of nodes that were lost or came back since it was last awaited: when the run begins to
             train, every now and then, and before the run ends.
         requested: what a user has requested: `pause` takes effect between rounds, `stop` at once.
-        state: None until the run has its data and its seats.
+        state, placement: None until the run has its data and its seats; the placement is there first.
         began: when this process began to train the run (monotonic).
         wall_before_s: wall seconds that the run had taken before.
         finished: set once nothing is done for the run any more; its status is final a little earlier.
@@ -71,6 +71,7 @@ class RunExecutor:
     report_nodes: Callable[[], Awaitable[None]]
     requested: RequestedState = "run"
     state: RunState | None = None
+    placement: PlacementManager | None = None
     began: float = field(default_factory=time.monotonic)
     wall_before_s: float = 0.0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,30 +139,32 @@ class RunExecutor:
             spec = resolved(spec, self._agents(), len(services.registry.open_edges()))
         experiment = await services.thread.run(reopened, services.experiments, self.info.replace(spec=spec))
         if self.info.resolved:
-            await self._reconcile(experiment)  # before the checkpoint, which other data may not fit
+            experiment = await self._reconcile(experiment)  # before the checkpoint, which other data may not fit
         kept = await services.repository.placement(self.info.run)
-        reseat_after_s = spec.timeouts.reseat_after_s
-        placement = PlacementManager(experiment.population, services.registry, kept, reseat_after_s, self._agents)
+        population, wait_s = experiment.population, spec.timeouts.reseat_after_s
+        placement = self.placement = PlacementManager(population, services.registry, kept, wait_s, self._agents)
         found = await services.repository.checkpoint(self.info.run, experiment)
         await self._check_whole(has_state=found is not None)
         return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
 
     async def _check_whole(self, *, has_state: bool) -> None:
-        rounds = await self.services.repository.rounds(self.info.run)
-        check_whole(self.info, has_state=has_state, rounds={row.round_no for row in rounds})
+        rounds = {row.round_no for row in await self.services.repository.rounds(self.info.run)}
+        check_whole(self.info, has_state=has_state, rounds=rounds)
 
-    async def _reconcile(self, experiment: Experiment) -> None:
-        """Check that a resumed run has what it began with; record another machine, or that nothing was recorded.
+    async def _reconcile(self, experiment: Experiment) -> Experiment:
+        """The experiment of a resumed run as its document now has it, whose changes since it began are recorded.
 
         Raises:
             ProvenanceChanged: the run began with other data, code or packages.
         """
         present = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
-            info, events = reconciled(self.info, present, accept=False)
-            if events:
-                await self.services.repository.save(info, *events)
-            self.info = info
+            if self.info.spec.max_devices == experiment.spec.max_devices:
+                self.info, events = reconciled(self.info, present, accept=False)
+                if events:
+                    await self.services.repository.save(self.info, *events)
+                return experiment
+        return await self._reconcile(await self.services.thread.run(reopened, self.services.experiments, self.info))
 
     async def _create_state(self, experiment: Experiment, placement: PlacementManager) -> RunState:
         """Try code of the user, place the seats and commit the initial state."""
@@ -304,8 +307,7 @@ class RunExecutor:
 
     async def _wait_for_devices(self, state: RunState) -> list[PlacementChange]:
         """Wait until enough devices and edges are alive; the changes of the placement until then."""
-        changes: list[PlacementChange] = []
-        waited = False
+        changes, waited = list[PlacementChange](), False
         async for missing in self._barrier.round(state.experiment.spec, state.placement, changes):
             await self._set_status("running", f"waiting for {missing}")
             waited = True

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.agents_of_run import resolved, whole_plan
 from cloud_server.runs.placement import Placement, PlacementManager
 from cloud_server.runs.plugin_checks import with_plugins
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import TooMany
 from shared.federation.expected_times import ExpectedTimes
+from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
 from shared.federation.spec_parser import parse_run_spec
 from shared.run_records.plans import RunPlan
@@ -44,19 +44,23 @@ class Planner:
             raise TooMany(f"{self._n} plans are being made, the limit is {MOST}")
         self._n += 1
         try:
-            agents = with_plugins(self.services.registry.live_agents(), spec)
-            return await self.services.thread.run(self._make, spec, agents)
+            return await self._made(spec)
         finally:
             self._n -= 1
 
-    def _make(self, asked: ExperimentSpec, agents: list[AgentEntry]) -> RunPlan:
-        registry = self.services.registry
-        spec = resolved(asked, agents, len(registry.open_edges()))
-        experiment = self.services.experiments.of(spec)
+    async def _made(self, asked: ExperimentSpec) -> RunPlan:
+        """The plan; what the registry knows is read here, since it changes while the thread computes."""
+        registry, thread = self.services.registry, self.services.thread
+        agents, n_edges = with_plugins(registry.live_agents(), asked), len(registry.open_edges())
+        experiment = await thread.run(self.services.experiments.of, resolved(asked, agents, n_edges))
         if not agents or not registry.open_edges():  # of the devices that the spec names
-            times = ExpectedTimes(experiment, spec)
-            return times.plan((*plan_of(experiment), *times.lines()))
-        nobody, reseat_after_s = Placement(agents={}, edges={}), spec.timeouts.reseat_after_s
+            return await thread.run(_of_spec, experiment)
+        nobody, reseat_after_s = Placement(agents={}, edges={}), asked.timeouts.reseat_after_s
         manager = PlacementManager(experiment.population, registry, nobody, reseat_after_s, lambda: agents)
-        manager.seat_all(spec.num_devices or 1)
-        return whole_plan(experiment, asked, manager)
+        manager.seat_all(experiment.spec.num_devices or 1)
+        return await thread.run(whole_plan, experiment, asked, manager)
+
+
+def _of_spec(experiment: Experiment) -> RunPlan:
+    times = ExpectedTimes(experiment, experiment.spec)
+    return times.plan((*plan_of(experiment), *times.lines()))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cloud_server.runs.executor import RunExecutor
 from tests.federation import Federation, Gate, small_spec
 
 SAMPLED = {"partition": {"name": "sampled", "samples": 20, "alpha": 0.5}, "num_edges": 1, "num_devices": 2}
@@ -71,3 +72,21 @@ async def test_room_is_refused_by_cause_and_loses_nothing(fed: Federation) -> No
         assert (info.status, info.spec.max_devices, info.changes) == ("completed", 2, ())
         ended = await change(fed, run, 3)
         assert ended.status_code == 409
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
+async def test_room_may_be_made_while_a_run_reads_what_it_resumes_with(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, answers = await fed.start_and_pause(small_spec(num_rounds=2, **SAMPLED), 1), list[int]()
+    reconcile = RunExecutor._reconcile
+
+    async def changed(executor: RunExecutor, experiment: Any) -> Any:
+        if not answers:
+            answers.append((await change(fed, run, 3)).status_code)
+        return await reconcile(executor, experiment)
+
+    monkeypatch.setattr(RunExecutor, "_reconcile", changed)
+    assert (await fed.client.post(f"/runs/{run}/resume")).status_code == 200
+    info = await fed.finish(run)
+    assert (answers, info.status, info.reason, info.spec.max_devices) == ([200], "completed", None, 3)
