@@ -36,7 +36,7 @@ log = logging.getLogger("strata")
 
 def host_id() -> str:
     """Returns the name of this host, as nodes may be named."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "host"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()).lstrip("-._")[:64] or "host"
 
 
 def split_commas(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -44,3 +45,18 @@ async def test_so_many_plans_are_made_at_a_time(fed: Federation, monkeypatch: py
     monkeypatch.setattr(planner, "MOST", 0)
     refused = await plan(fed, small_spec())
     assert (refused.status_code, refused.json()["detail"]) == (429, "0 plans are being made, the limit is 0")
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_a_plan_reads_the_registry_where_it_changes(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread would read the nodes while one registers."""
+    registry, readers = fed.cloud.registry, list[threading.Thread]()
+    open_edges = registry.open_edges
+
+    def noted() -> list[str]:
+        readers.append(threading.current_thread())
+        return list(open_edges())
+
+    monkeypatch.setattr(registry, "open_edges", noted)
+    assert (await plan(fed, small_spec(num_devices=1, num_edges=1))).status_code == 200
+    assert {*readers} == {threading.current_thread()}
