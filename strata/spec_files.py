@@ -36,15 +36,20 @@ def read_spec(source: SpecSource, overrides: Sequence[str] = (), *, check_names:
 
     Overrides of names come first, since they replace fields of what had the name before; else their order counts.
 
-    Files of traces and devices are named relative to the spec's file, in a mapping relative to the current folder.
+    Files of traces and devices are named relative to the spec's file, in a mapping relative to the current folder, and
+    so is a file of devices that an override names.
 
     Raises:
         BadInput: the file cannot be read or is not a mapping, or a field is invalid.
     """
     raw, folder = _fields_of(source)
+    own = _device_file(raw)
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".name")):
         override_field(raw, override)
     if "devices" in raw:
+        file = _device_file(raw)
+        if file.get("path") != own.get("path") and file.get("csv") in (None, own.get("csv")):
+            raw["devices"] = _with_rows({**raw["devices"], "file": {**file, "csv": None}}, Path())
         raw["devices"] = _with_traces(_with_rows(raw["devices"], folder), folder)
     if not check_names:
         with suppress(ValidationError):  # which is told in full below
@@ -144,22 +149,28 @@ def _with_traces(raw: Any, folder: Path) -> Any:
     return {**{key: value for key, value in raw.items() if key != "file"}, "traces": traces}
 
 
+def _device_file(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of measured devices that the fields of a spec name, as a mapping; empty if they name none."""
+    devices = raw.get("devices")
+    named = devices.get("file") if isinstance(devices, dict) else None
+    return {"path": named} if isinstance(named, str) else named if isinstance(named, dict) else {}
+
+
 def _with_rows(devices: Any, folder: Path) -> Any:
     """The `devices` of a spec with the text of the file of measured devices that it names."""
-    named = devices.get("file") if isinstance(devices, dict) else None
-    named = {"path": named} if isinstance(named, str) else named
-    if not isinstance(named, dict) or not isinstance(named.get("path"), str) or "csv" in named:
+    named = _device_file({"devices": devices})
+    if not isinstance(named.get("path"), str) or named.get("csv") is not None:
         return devices
     path = folder / named["path"]
-    text = _text_of(path)
+    text = _text_of(path, "devices.file: ")
     if len(text) > MAX_DEVICE_CHARS:
         cause = f"{path} has {len(text):,} characters; it travels with the spec, which holds {MAX_DEVICE_CHARS:,} of it"
         raise BadInput(f"{cause}: take some rows, or `strata profiles fit` them", field="devices.file")
     return {**devices, "file": {**named, "csv": text}}
 
 
-def _text_of(path: Path) -> str:
-    """The text of a file of limited length.
+def _text_of(path: Path, field: str = "") -> str:
+    """The text of a file of limited length, which `field` names.
 
     Raises:
         BadInput: the file cannot be read, is not text, or is too long.
@@ -168,9 +179,9 @@ def _text_of(path: Path) -> str:
         with path.open(encoding="utf-8", newline="") as file:
             text = file.read(parsing.MAX_CHARS + 1)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+        raise BadInput(f"{field}{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not text: {error}") from None
+        raise BadInput(f"{field}{path} is not text in UTF-8: {error}") from None
     if len(text) > parsing.MAX_CHARS:
         raise BadInput(f"{path} is too long: the limit is {parsing.MAX_CHARS} characters")
     return text
@@ -190,7 +201,7 @@ def override_field(raw: dict[str, Any], override: str) -> None:
     for parent in parents:
         below = place.get(parent)
         if isinstance(below, str):
-            below = {"name": below}
+            below = {"path" if parent == "file" else "name": below}
         place[parent] = place = dict(below) if isinstance(below, dict) else {}
     if last == "name" and place.get("name") != value:
         for field in [*place] if parents in ALTERNATIVES else ["params"] if parents else []:

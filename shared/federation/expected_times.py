@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from shared.core.formatting import duration, size
+from shared.core.formatting import counted, duration, size
 from shared.federation.context import Context
 from shared.federation.data_arrival import n_arrived
 from shared.federation.expected_conditions import FELT, conditions
@@ -126,6 +126,9 @@ class ExpectedTimes:
             last = f"device {seat.number} at edge number {seat.home_edge}"
             yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
         yield from (line for line in self._conditions() if not line.startswith(IDLE))
+        if self.spec.schedule != "own_data":
+            own = "these are the times of devices that train on their own"
+            yield f"expected: schedule {self.spec.schedule} divides the samples anew; {own}"
         yield from self._collected()
         if (twins := self.spec.telemetry) is not None:
             messages = f"{round_s / twins.period_s:.3g} messages of {size(twins.message_bytes)}"
@@ -167,6 +170,7 @@ class ExpectedTimes:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
         yield from self._deadlines()
         yield from (line for line in self._conditions() if line.startswith(IDLE))
+        yield from self._stragglers()
         yield from telemetry_without_effect(self.spec, {seat.profile for seat in self.seats}, self.last[0])
         for field, devices in _other_devices(self.spec.devices):
             yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
@@ -174,6 +178,24 @@ class ExpectedTimes:
             yield from self._round_unchanged(field, replace(self, spec=self.spec.replace(edge_link=link)))
         for plain in self._uncompressed():
             yield from self._round_unchanged("edge_compression", plain, "; bytes are fewer")
+
+    def _stragglers(self) -> Iterator[str]:
+        """A sentence if the fields of stragglers make no device slower than it is, or if that is hardly felt."""
+        devices, default, all_seen = self.spec.devices, DeviceSpec(), self.experiment.population.n_devices <= MOST_SEATS
+        slowdown = f"straggler_slowdown {devices.straggler_slowdown:g}"
+        if any(seat.profile.slowdown > 1 for seat in self.seats):
+            without = replace(self, spec=self.spec.replace(devices=devices.replace(straggler_ratio=0.0)))
+            yield from self._tasks_unchanged(f"{slowdown} (straggler_slows: {devices.straggler_slows})", without)
+        elif devices.straggler_ratio and devices.straggler_slowdown == 1:
+            yield "without effect: straggler_slowdown 1: stragglers take as long as other devices"
+        elif devices.straggler_ratio and all_seen:
+            n = counted(len(self.seats), "device")
+            yield f"without effect: straggler_ratio {devices.straggler_ratio:g}: it makes none of {n} a straggler"
+        elif not devices.straggler_ratio:
+            set_ = devices.straggler_slowdown != default.straggler_slowdown
+            what = slowdown if set_ else f"straggler_slows {devices.straggler_slows}"
+            if set_ or devices.straggler_slows is not None:
+                yield f"without effect: {what}: straggler_ratio is 0, so that no device is a straggler"
 
     def _uncompressed(self) -> Iterator[ExpectedTimes]:
         """The times without the codecs between edges and cloud, if there are any."""
@@ -203,22 +225,42 @@ class ExpectedTimes:
         return _change((self.last[0], other.last[0]))
 
     def _deadlines(self) -> Iterator[str]:
-        """Nothing is said where tasks may take much longer or shorter than expected, or may be dropped."""
-        if any(_varies(seat.profile) for seat in self.seats):
+        """Nothing is said where tasks may take any time, may be dropped, or are not those of devices' own samples."""
+        spec = self.spec
+        if spec.late == "drop" and spec.staleness_discount != ExperimentSpec().staleness_discount:
+            yield f"without effect: staleness_discount {spec.staleness_discount:g}: late: drop uses no late update"
+        if spec.schedule != "own_data" or any(_varies(seat.profile) for seat in self.seats):
             return
-        times = [cost.simulated_s for cost in self.costs]
+        times = [
+            (cost.simulated_s, 2 * seat.profile.jitter_s) for seat, cost in zip(self.seats, self.costs, strict=True)
+        ]
+        slowest, quickest = max(time + jitter for time, jitter in times), min(time - jitter for time, jitter in times)
+        bound = any(jitter for _, jitter in times)
         for field in ("round_deadline_s", "report_deadline_s"):
-            limit_s = getattr(self.spec, field)
-            if limit_s is not None and max(times) < limit_s:
-                yield f"without effect: {field} {limit_s:g}: the slowest task takes {duration(max(times))}"
-            elif limit_s is not None and field == "round_deadline_s" and min(times) > limit_s:
-                yield f"{field} {limit_s:g} is too short for all: the quickest task takes {duration(min(times))}"
+            limit_s = getattr(spec, field)
+            if limit_s is not None and slowest < limit_s:
+                most = " at most" * bound
+                yield f"without effect: {field} {limit_s:g}: the slowest task takes {duration(slowest)}{most}"
+            elif limit_s is not None and field == "round_deadline_s" and quickest > limit_s:
+                least = " at least" * bound
+                yield f"{field} {limit_s:g} is too short for all: the quickest task takes {duration(quickest)}{least}"
+        yield from self._partial_work()
+
+    def _partial_work(self) -> Iterator[str]:
+        """A sentence if less work makes no late task come in time."""
+        limit_s = self.spec.round_deadline_s
+        late = [cost for cost in self.costs if limit_s is not None and cost.simulated_s > limit_s]
+        if self.spec.partial_work and late and limit_s is not None:
+            least_s = min(cost.simulated_s - cost.compute_s for cost in late)
+            if least_s >= limit_s:
+                why = f"the transfers of a late task alone take {duration(least_s)}"
+                yield f"without effect on what is late: partial_work: {why}"
 
 
 def _varies(profile: Profile) -> bool:
-    """Whether what is drawn for each task, or the load, may change a task of this profile, or end it."""
+    """Whether what is drawn for each task without a bound, or the load, may change a task of it, or end it."""
     drawn = any(not isinstance(delay, int | float) for delay in (profile.delay_s, profile.link_delay_s))
-    return drawn or profile.jitter_s > 0 or profile.drop_rate > 0 or not isinstance(profile.load, NoLoad)
+    return drawn or profile.drop_rate > 0 or not isinstance(profile.load, NoLoad)
 
 
 def _change(pair: tuple[float, float]) -> float:
@@ -232,9 +274,6 @@ def _percent(share: float) -> str:
 
 def _other_devices(devices: DeviceSpec) -> Iterator[tuple[str, DeviceSpec]]:
     """Each field that is set, as it is named to a user, and the devices without it."""
-    if devices.straggler_ratio:
-        slows = f" (straggler_slows: {devices.straggler_slows})" if devices.straggler_slows else ""
-        yield f"straggler_slowdown {devices.straggler_slowdown:g}{slows}", devices.replace(straggler_ratio=0.0)
     if devices.edge_latency_s != DeviceSpec().edge_latency_s:
         yield "edge_latency_s", devices.replace(edge_latency_s=DeviceSpec().edge_latency_s)
     if devices.file is not None:

@@ -80,7 +80,7 @@ def _measured_line(experiment: Experiment) -> Iterator[str]:
     which = "device n has row n" if file.rows == "in_order" else how
     columns = file.devices.columns
     rest = [name for name in ("compute_sps", "up_bps", "down_bps", "latency_s") if name not in columns]
-    others = f"; {', '.join(rest)} are those of profile {base}" if rest else f"; all else is that of profile {base}"
+    others = f"; {', '.join(rest) or 'all else'} {'are those' if len(rest) > 1 else 'is that'} of profile {base}"
     source = f"{file.path} ({counted(n_rows, 'row')}, sha256 {file.digest[:12]})"
     yield f"profiles: {', '.join(columns)} of {counted(n, 'device')} from {source}, {which}{others}"
 

@@ -19,11 +19,14 @@ def telemetry_without_effect(spec: ExperimentSpec, profiles: Collection[Profile]
         round_s: the expected seconds of a round.
     """
     twins = spec.telemetry
+    if spec.twins and not spec.plans and (twins is None or (spec.select != "fastest" and not spec.partial_work)):
+        field = "twins" if twins is None else f"twins.{_named(twins)}"
+        yield f"without effect on tasks: {field}: schedule {spec.schedule} does not plan by twins"
+        return
     if twins is None:
         return
-    if not spec.plans and spec.select != "fastest" and not spec.partial_work:
-        yield f"without effect on tasks: twins.{_named(twins)}: schedule {spec.schedule} does not plan by twins"
-        return
+    if twins.loss == 1:
+        yield "twins.loss 1: every message is lost: twins hear nothing of their devices"
     run_s = round_s * spec.num_rounds
     if twins.period_s > run_s:
         yield f"twins.period_s {twins.period_s:g} is longer than the run, {duration(run_s)}: most twins hear nothing"

@@ -14,15 +14,17 @@ FORMATS = ("png", "svg", "pdf")
 SHEET = Sheet(width_in=13.5, text_pt=10.0, dpi=300)
 
 
-def file_format(path: Path) -> str:
-    """The format that a file's suffix stands for.
+def file_format(path: Path, field: str = "out") -> str:
+    """The format that the suffix of a file stands for, which `field` names.
 
     Raises:
         BadInput: the suffix does not name one of `FORMATS`.
     """
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
-        raise BadInput(f"out: {path.name!r} does not end in {', '.join('.' + known for known in FORMATS)}", field="out")
+        raise BadInput(
+            f"{field}: {path.name!r} does not end in {', '.join('.' + known for known in FORMATS)}", field=field
+        )
     return suffix
 
 

@@ -61,6 +61,8 @@ COLUMNS = (*BOUNDS, AVAILABILITY)
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _SIGNED = re.compile(rf"[-+]?{_NUMBER}")
 _INTERVAL = re.compile(rf"({_NUMBER})-({_NUMBER})")
+_UNITS = {"bps": "bits a second", "sps": "samples a second", "s": "seconds", "j": "joules"}
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _NAMED = 40
 """Most characters of a cell that an error shows."""
 
@@ -191,8 +193,14 @@ def _check_columns(columns: Sequence[str], at: int) -> None:
     if not columns:
         raise ValueError("there is no line with the names of columns")
     for index, name in enumerate(columns):
+        if len(columns) == 1 and (found := [each for each in (";", "\t") if each in name]):
+            raise ValueError(f"line {at}: cells are separated by {_SEPARATORS[found[0]]}; write commas between them")
+        if not name:
+            raise ValueError(f"line {at}: column {index + 1} has no name; an index (of pandas, say) must be left out")
         if name not in COLUMNS:
             hint = did_you_mean(name, COLUMNS)
+            unit = _UNITS.get(hint.rstrip("'?").rpartition("_")[2])
+            hint += f" (in {unit})" if unit else ""
             raise ValueError(f"line {at}: no column {name[:_NAMED]!r}{hint}; there are {', '.join(COLUMNS)}")
         if name in columns[:index]:
             raise ValueError(f"line {at}: the column {name} comes twice")
@@ -206,7 +214,8 @@ def _value(name: str, cell: str, at: int) -> float | Availability:
     if name == AVAILABILITY:
         return _availability(cell, where, shown)
     if not _SIGNED.fullmatch(cell):
-        raise ValueError(f"{where}: {shown} is not a number")
+        comma = "; write it with a point, and without a separator of thousands" if "," in cell else ""
+        raise ValueError(f"{where}: {shown} is not a number{comma}")
     value, (low, high) = float(cell), BOUNDS[name]
     if not low <= value <= high:
         raise ValueError(f"{where}: {shown} is not from {low:g} to {high:g}")

@@ -48,7 +48,7 @@ def fit(
     from strata.output import print_json, stderr, stdout
 
     if picture is not None:
-        file_format(picture)  # rejects a wrong suffix before anything is read
+        file_format(picture, "--picture")  # rejects a wrong suffix before anything is read
     devices = devices_of(file)
     chosen = columns or fitting.default_columns(devices)
     found = fitting.fits(devices, chosen, components, seed)

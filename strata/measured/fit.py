@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from shared.core.errors import BadInput
-from shared.core.formatting import counted
+from shared.core.formatting import counted, did_you_mean
 from shared.simulation import LogNormal, LogNormalPart, quantile
 from shared.simulation.device_file import MeasuredDevices
 
@@ -109,8 +109,10 @@ def fits(devices: MeasuredDevices, columns: Sequence[str], n_parts: int | None, 
         raise BadInput(f"{counted(n, 'row')} are too few for a fit; {LEAST_ROWS} are the least")
     for column in columns:
         if column not in devices.columns or column not in FITTED:
-            why = "is not in the file" if column not in devices.columns else "has no distribution in a profile"
-            raise BadInput(f"the column {column} {why}; {', '.join(FITTED)} can be fitted")
+            there = [name for name in devices.columns if name in FITTED]
+            hint = did_you_mean(column, there)
+            why = f"is not in the file{hint}" if column not in devices.columns else "has no distribution in a profile"
+            raise BadInput(f"the column {column} {why}; {', '.join(there) or 'no column of it'} can be fitted")
     return [_fit(column, values_of(devices, column), n_parts, seed) for column in columns]
 
 

@@ -40,9 +40,11 @@ def converted(paths: Sequence[Path], n_rows: int, seed: int, network: str | None
     """
     by_device: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     n_all = n_unused = 0
+    networks = set[str]()
     for path in paths:
         for number, raw in enumerate(_measurements(path), 1):
             n_all += 1
+            networks.add(_network(raw))
             found = _figure(raw, f"{path.name} {number}", network)
             n_unused += found is None
             if found is not None:
@@ -50,6 +52,10 @@ def converted(paths: Sequence[Path], n_rows: int, seed: int, network: str | None
                 by_device[device][column].append(value)
     columns = tuple(column for column in COLUMNS if any(column in own for own in by_device.values()))
     whole = {device: own for device, own in by_device.items() if own.keys() >= {*columns}}
+    if network is not None and network.lower() not in map(str.lower, networks):
+        there = ", ".join(sorted(networks - {""})[:10])
+        why = f"there are {there}" if there else "none has a `network_type`"
+        raise BadInput(f"--network {network}: no measurement is on it; {why}")
     if not whole:
         names = f" of {', '.join(columns)} each" if columns else ""
         raise BadInput(f"{n_all:,} measurements give no device its figures{names}")
@@ -83,10 +89,9 @@ def _measurements(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _figure(raw: Mapping[str, Any], name: str, network: str | None) -> Found | None:
     """What a measurement says; None if it failed, is of another type, or of another network. `name` is its own."""
-    about = _fields(raw.get("device_properties") or raw.get("properties"))
-    kind = str(about.get("network_type", ""))
-    if raw.get("success") is False or (network is not None and kind.lower() != network.lower()):
+    if raw.get("success") is False or (network is not None and _network(raw).lower() != network.lower()):
         return None
+    about = _about(raw)
     values, parameters = _fields(raw.get("values", raw)), _fields(raw.get("parameters", {}))
     device = str(raw.get("device_id") or _fields(about.get("device_info", {})).get("id") or name)
     if "tcp_speed_results" in values:
@@ -95,6 +100,16 @@ def _figure(raw: Mapping[str, Any], name: str, network: str | None) -> Found | N
         return None if kbps is None else (device, column, 1000 * kbps)
     rtt_ms = number_of(values.get("mean_rtt_ms"))
     return None if rtt_ms is None else (device, "latency_s", rtt_ms / 2000)
+
+
+def _about(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a measurement says about its device."""
+    return _fields(raw.get("device_properties") or raw.get("properties"))
+
+
+def _network(raw: Mapping[str, Any]) -> str:
+    """The type of network that a measurement names, if it does."""
+    return str(_about(raw).get("network_type", ""))
 
 
 def _fields(raw: Any) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ def text_of(path: Path, most_bytes: int) -> str:
     try:
         return bytes_of(path, most_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not text: {error}") from None
+        raise BadInput(f"{path} is not text in UTF-8: {error}") from None
 
 
 def bytes_of(path: Path, most_bytes: int) -> bytes:

@@ -271,6 +271,14 @@ def test_measurements_without_a_device_are_devices_of_their_own(tmp_path: Path) 
     assert found.remarks[-1] == "not measured: up_bps, latency_s"
 
 
+@pytest.mark.parametrize(("network", "words"), [("LTE", "there are LTE"), (None, "none has a `network_type`")])
+def test_a_network_without_measurements_is_refused_by_name(tmp_path: Path, network: str | None, words: str) -> None:
+    about = {} if network is None else {"device_properties": {"network_type": network}}
+    (path := tmp_path / "m.json").write_text(json.dumps([{"tcp_speed_results": [1], **about}]))
+    with pytest.raises(BadInput, match=f"--network wlan: no measurement is on it; {words}"):
+        mobiperf.converted([path], n_rows=10, seed=0, network="wlan")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

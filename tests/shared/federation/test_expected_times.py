@@ -73,8 +73,23 @@ def test_what_changes_no_time_is_named_with_its_cause() -> None:
 
 
 @pytest.mark.parametrize(
+    ("devices", "says"),
+    [
+        ({"straggler_slowdown": 5}, "straggler_slowdown 5: straggler_ratio is 0, so that no device is a straggler"),
+        ({"straggler_slows": "link"}, "straggler_slows link: straggler_ratio is 0, so that no device is a straggler"),
+        ({"straggler_ratio": 0.5, "straggler_slowdown": 1}, "straggler_slowdown 1: stragglers take as long as other"),
+        ({"straggler_ratio": 0.01}, "straggler_ratio 0.01: it makes none of 6 devices a straggler"),
+    ],
+)
+def test_fields_of_stragglers_without_stragglers_are_named(devices: dict[str, Any], says: str) -> None:
+    (line,) = without_effect(devices=devices)
+    assert line.startswith(says)
+
+
+@pytest.mark.parametrize(
     ("twins", "changes", "says"),
     [
+        ({"loss": 1}, {}, "twins.loss 1: every message is lost"),
         ({"noise": 0.1}, {"schedule": "own_data"}, "without effect on tasks: twins.period_s, noise: schedule own_data"),
         ({"delay_s": 1, "estimator": "ewma"}, {}, "without effect: twins.period_s, delay_s, estimator: devices are"),
         ({"noise": 0.1}, {}, None),
@@ -88,6 +103,9 @@ def test_telemetry_that_changes_nothing_is_named(
     twins: dict[str, Any], changes: dict[str, Any], says: str | None
 ) -> None:
     times = times_of(**{"schedule": "free_compute", "twins": {"period_s": 0.01, **twins}, **changes})
+    assert any(line.startswith(f"expected: schedule {times.spec.schedule}") for line in times.lines()) == (
+        times.spec.schedule != "own_data"
+    )
     lines = [line for line in times.without_effect() if "twins" in line]
     assert lines[0].startswith(says) if says else not lines
     assert any("messages of 128 B to its twin in such a round" in line for line in times.lines())
@@ -128,6 +146,17 @@ def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:
         ({"round_deadline_s": 0.5, "devices": {"profile": "phone_low", "straggler_ratio": 0.5}}, []),
         ({"round_deadline_s": 1000, "devices": {"profile": {"drop_rate": 0.1}}}, []),  # of those the edge waits so long
         ({"round_deadline_s": 1000, "devices": {"profile": {"delay_s": {"name": "normal", "mean": 1, "sd": 9}}}}, []),
+        (
+            {"round_deadline_s": 1000, "devices": {"profile": {"jitter_s": 1}}},  # no transfer takes a second longer
+            ["round_deadline_s 1000: the slowest task takes 2."],
+        ),
+        ({"round_deadline_s": 2, "devices": {"profile": {"jitter_s": 1}}}, []),
+        ({"round_deadline_s": 1000, "schedule": "equal"}, []),  # tasks are other ones
+        (
+            {"round_deadline_s": 0.5, "partial_work": True, "devices": {**SLOW, "straggler_slowdown": 50}},
+            ["without effect on what is late: partial_work: the transfers of a late task alone take "],
+        ),
+        ({"staleness_discount": 0.9}, ["staleness_discount 0.9: late: drop uses no late update"]),
         ({}, []),
     ],
 )

@@ -60,8 +60,15 @@ def test_cells_become_figures_and_availabilities() -> None:
         ("", "there is no line with the names of columns"),
         ("# only words\n\n", "there is no line with the names of columns"),
         ("up_bps\n", "there is no row"),
-        ("up_bps,upbps\n1,2", "line 1: no column 'upbps'; did you mean 'up_bps'?; there are compute_sps, up_bps"),
-        ("# a\nup_bps;down_bps\n1;2", "line 2: no column 'up_bps;down_bps'"),
+        (
+            "up_bps,upbps\n1,2",
+            "line 1: no column 'upbps'; did you mean 'up_bps'? (in bits a second); there are compute_sps",
+        ),
+        ("# a\nup_bps;down_bps\n1;2", "line 2: cells are separated by semicolons; write commas between them"),
+        ("up_bps\tdown_bps\n1\t2", "line 1: cells are separated by tabs"),
+        (",up_bps\n0,1", "line 1: column 1 has no name; an index (of pandas, say) must be left out"),
+        ("up_bps,\n1,", "line 1: column 2 has no name"),
+        ('up_bps\n"1,5"', "line 2, column up_bps: '1,5' is not a number; write it with a point"),
         ("up_bps,up_bps\n1,2", "line 1: the column up_bps comes twice"),
         ("up_bps,down_bps\n1,2\n3\n", "line 3 has 1 cell for 2 columns"),
         ("up_bps,down_bps\n1,\n", "line 2, column down_bps is empty; a figure that was not measured"),
@@ -186,6 +193,19 @@ def test_a_spec_names_the_file_and_holds_its_text(tmp_path: Path) -> None:
     assert read_spec(tmp_path / "spec.yaml", ["devices.straggler_ratio=0.5"]).devices.file == DeviceFile(
         path="devices.csv", rows="in_order", csv=TEXT
     )
+
+
+@pytest.mark.parametrize("override", ["devices.file=mine.csv", "devices.file.path=mine.csv"])
+@pytest.mark.parametrize("own", ["{}", "{file: devices.csv}", "{file: {path: devices.csv, csv: up_bps\n\n1}}"])
+def test_an_override_names_a_file_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, override: str
+) -> None:
+    (folder := tmp_path / "specs").mkdir()
+    (folder / "devices.csv").write_text("up_bps\n1\n", encoding="utf-8")
+    (folder / "spec.yaml").write_text(f"devices: {own}\n", encoding="utf-8")
+    (tmp_path / "mine.csv").write_text(TEXT, encoding="utf-8", newline="")
+    monkeypatch.chdir(tmp_path)
+    assert read_spec(folder / "spec.yaml", [override]).devices.file == DeviceFile(path="mine.csv", csv=TEXT)
 
 
 def test_a_file_that_cannot_be_read_or_is_too_large_is_named(tmp_path: Path) -> None:
