@@ -121,7 +121,7 @@ class RunRepository:
             return await self._latest()
         data = await self.store.get(redis_keys.cloud_run(run_id))
         if data is None and await self.store.get(redis_keys.cloud_runs(run_id)) is None:
-            raise NotFound(f"no run {run_id!r}")
+            raise NotFound(f"no run {run_id!r}: a cloud finds a run by its id, or as `latest`")
         if data is None:
             raise RunUnreadable(f"the document of run {run_id} is missing: was it deleted in part?")
         with reading(run_id, "the document"):

@@ -12,6 +12,7 @@ from shared.results.spec_differences import described
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
+from shared.spec.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,18 @@ def _attempts(rounds: Sequence[RoundInfo]) -> list[str]:
     return [str(row.attempts) for row in rounds]
 
 
+def _room(spec: ExperimentSpec) -> str:
+    """For how many devices a run has room, if for more than it began with."""
+    return f" (room for {spec.max_devices})" if spec.max_devices not in (None, spec.num_devices) else ""
+
+
 def run_figures(info: RunInfo) -> list[tuple[str, str]]:
     """The run's setting and results, as names and values."""
     spec, (head, *further) = info.spec, info.metrics
     return [
         ("algorithm", str(spec.algorithm)),
         ("data, model", f"{spec.data.name}, {spec.model}"),
-        ("devices, edges", f"{spec.num_devices or 'any'}, {spec.num_edges or 'any'}"),
+        ("devices, edges", f"{spec.num_devices or 'any'}{_room(spec)}, {spec.num_edges or 'any'}"),
         ("rounds", f"{info.rounds} of {info.num_rounds}"),
         (head.label, f"{head.text(info.score)}{_within(info, head)} ({info.accuracy_of})"),
         *((each.label, f"{each.text(info.value(each))}{_within(info, each)}") for each in further),

@@ -217,7 +217,12 @@ def change(
 ) -> None:
     """Make room for more devices in a run that goes on; its spec needs `partition: sampled`."""
     with connect(url) as client:
-        _print(client.change(client.run(run).run, max_devices=max_devices), format)
+        info = client.change(client.run(run).run, max_devices=max_devices)
+    _print(info, format)
+    if format is Format.table:
+        from strata.output import stdout
+
+        stdout().print(f"room for {info.spec.max_devices} devices from its next round on", highlight=False)
 
 
 def resume(

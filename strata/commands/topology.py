@@ -222,6 +222,9 @@ def _numbers(words: list[str]) -> tuple[int | dict[str, int] | None, int | None]
     if not all(service and number.isdecimal() for service, _, number in pairs):
         raise typer.BadParameter(f"expected a number, or service=number for each service, not {' '.join(words)!r}")
     found = {service: int(number) for service, _, number in pairs}
+    for plural, one in (("edges", _EDGE), ("devices", "device")):
+        if plural in found:
+            raise typer.BadParameter(f"the service of {plural} is {one}: write {one}={found[plural]}")
     edges = found.pop(_EDGE, None)
     return found or None, edges
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.core.errors import BadInput, DeadlineExceeded, NotFound, StrataError
+from shared.core.formatting import counted
 from shared.results.folder import read_run
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
@@ -41,7 +42,8 @@ def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
     """
     n = sum(edge.state in ("alive", "suspect", "revived") for edge in topology.edges)
     if spec.num_edges is not None and spec.num_edges > n:
-        has = f"the cloud has {n} edges: start more, or set num_edges to at most {n}"
+        more = f"`strata scale edge={spec.num_edges}` starts more"
+        has = f"the cloud has {counted(n, 'edge')}: {more}, or set num_edges to at most {n}"
         raise BadInput(f"num_edges {spec.num_edges}: {has}", field="num_edges")
 
 

@@ -94,6 +94,10 @@ def test_tables_name_the_metric_and_how_even_clients_are(runs: Path) -> None:
     assert figures["mae"] == "0.5000 (global model)"
     assert figures["clients, own"] == "1.0000 (mean of 2, 0.5000 to 1.5000; worst decile 1.5000, variance 0.25)"
     assert "accuracy" not in {*columns, *figures}
+    spec = history.info.spec.replace(num_devices=4, num_edges=2, max_devices=4)
+    roomy = history.info.replace(spec=spec.replace(max_devices=10))
+    assert dict(run_figures(history.info.replace(spec=spec)))["devices, edges"] == "4, 2"
+    assert dict(run_figures(roomy))["devices, edges"] == "4 (room for 10), 2"
     texts = [str(cell) for column in runs_table([history.info, a_run()]).columns for cell in column.cells]
     assert "0.5000 mae" in texts
 
