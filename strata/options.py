@@ -71,7 +71,7 @@ FetchOption = Annotated[
     str | None,
     typer.Option("--url", help="Fetch the runs from this cloud; default: STRATA_URL, else read local folders."),
 ]
-RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
+RunArgument = Annotated[str, typer.Argument(help="A run id, `latest`, or the name of one run.")]
 ReadRunArgument = Annotated[
     str, typer.Argument(help="A run id, `latest`, or the name of a run that has a results folder.")
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from shared.core.errors import Busy, StrataError, WireError
+from shared.core.errors import Busy, NotFound, StrataError, WireError
 from shared.run_records.events import Event
 from shared.run_records.plans import RunPlan
 from shared.run_records.rounds import RoundDetail, RoundPage
@@ -57,8 +57,23 @@ class Client(TopologyClient):
         return self._get(RunPage, "/runs", params={"limit": limit})
 
     def run(self, run: str) -> RunInfo:
-        """One run; `latest` is the newest."""
-        return self._get(RunInfo, path("runs", run))
+        """One run, by its id or by a name that one of the newest 500 has; `latest` is the newest.
+
+        Raises:
+            NotFound: there is none, or several have that name.
+        """
+        try:
+            return self._get(RunInfo, path("runs", run))
+        except NotFound:
+            named = [info.run for info in self.runs(limit=500) if info.name == run]
+            if len(named) > 1:
+                newest = ", ".join(named[:3])
+                raise NotFound(
+                    f"{len(named)} runs are named {run!r}; give the id of one, the newest are {newest}"
+                ) from None
+            if not named:
+                raise
+            return self._get(RunInfo, path("runs", named[0]))
 
     def pause(self, run: str) -> RunInfo:
         """Pause the run after its current round."""

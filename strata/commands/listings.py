@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOpt
 if TYPE_CHECKING:
     from shared.core.plugins import Kind
     from shared.service.api.algorithms import AlgorithmInfo
+    from shared.simulation.digital_twin import Twin
+    from strata.api.client import Client
 
 
 def experiments(
@@ -166,8 +169,28 @@ def _print_kind(kind: Kind[Any], format: Format) -> None:
     stdout().print(FittedTable(columns))
 
 
+def _twins_at(client: Client, edges: Sequence[str], run: str) -> tuple[Twin, ...]:
+    """The twins that these edges keep in a run; those that take no part in it keep none.
+
+    Raises:
+        NotFound: none of them keeps any.
+    """
+    from shared.core.errors import NotFound
+
+    found: list[Twin] = []
+    none: list[NotFound] = []
+    for edge in edges:
+        try:
+            found += client.twins(edge, run).twins
+        except NotFound as error:
+            none.append(error)
+    if none and len(none) == len(edges):
+        raise none[0]
+    return tuple(found)
+
+
 def twins(
-    run: Annotated[str, typer.Argument(help="A run id, or `latest`.")] = "latest",
+    run: Annotated[str, typer.Argument(help="A run id, `latest`, or the name of one run.")] = "latest",
     edge: Annotated[str | None, typer.Option(help="The name of an edge; default: all edges.")] = None,
     agent: Annotated[
         str | None, typer.Option(help="Show the digital twins of this agent (by id) instead of an edge.")
@@ -180,11 +203,12 @@ def twins(
     from strata.tables import twins_table
 
     with connect(url) as client:
+        run = client.run(run).run
         if agent is not None:
             found = client.agent_twins(agent, run).twins
         else:
             names = [edge] if edge is not None else [info.edge for info in client.edges().edges]
-            found = tuple(twin for name in names for twin in client.twins(name, run).twins)
+            found = _twins_at(client, names, run)
     if format is Format.json:
         print_json([twin.model_dump(mode="json") for twin in found])
     else:

@@ -62,6 +62,7 @@ class FakeCloud:
         self.files = dict(FILES)
         self.models: dict[str, bytes] = {}
         self.missing: tuple[str, ...] = ()
+        self.idle_edges: tuple[str, ...] = ()
         self.rounds: list[RoundDetail] = [a_round(number) for number in (1, 2, 3)]
         self.app = _app(self)
 
@@ -231,11 +232,14 @@ def _serve_nodes(app: FastAPI, cloud: FakeCloud) -> None:
     @app.get("/edges/{name}/twins")
     @app.get("/agents/{name}/twin")
     async def twins(name: str, run: str) -> Any:
+        if name in cloud.idle_edges:
+            return _problem(404, "not_found", f"edge {name} keeps no twins of run {run}")
         return TwinList(twins=(a_twin(),)).model_dump(mode="json")
 
     @app.get("/edges")
     async def edges() -> Any:
-        return {"edges": [edge.model_dump(mode="json")]}
+        found = [edge, *(edge.replace(edge=name) for name in cloud.idle_edges)]
+        return {"edges": [each.model_dump(mode="json") for each in found]}
 
     @app.get("/agents")
     async def agents() -> Any:

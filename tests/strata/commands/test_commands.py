@@ -240,6 +240,15 @@ def test_ls_lists_the_newest_first_from_both_sources(strata: Strata, url: str, t
     assert listed("--url", url, "--limit", 1) == ["r2"]
 
 
+def test_a_run_is_named_by_its_name_unless_several_have_it(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    name = cloud.runs["r1"].name
+    assert strata("pause", name, "--url", url).out.startswith("run r1: paus")
+    cloud.runs["r2"] = cloud.runs["r1"].replace(run="r2")
+    refused = strata("pause", name, "--url", url)
+    assert refused.code == 1
+    assert f"2 runs are named {name!r}; give the id of one, the newest are r2, r1" in refused.err
+
+
 @pytest.mark.parametrize(
     ("verb", "options", "status"),
     [
@@ -346,6 +355,8 @@ def test_twins_are_listed_for_all_edges_one_edge_or_a_device(strata: Strata, url
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
     assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/agents/a1/twin"]
+    cloud.idle_edges = ("edge-2",)  # takes no part in the run
+    assert "edge edge-2 keeps no twins of run r1" in strata("twins", "--edge", "edge-2", "--url", url).err
     result = strata("twins", "--url", url).out
     for text in ("recovering", "120 /s", "1.50 ± 0.25"):
         assert text in result

@@ -150,6 +150,6 @@ def test_a_refusal_exits_with_one_and_a_usage_error_with_two(strata: Strata, clo
     assert (refused.code, "thirteen brings bad luck" in refused.err) == (1, True)
     for words in (["many"], ["3", "4"], ["device=x"], ["=3"], ["-3"]):
         assert strata("scale", *words, "--url", cloud_url).code == 2, words
-    for words, meant in (("edges=4", "edge=4"), ("devices=4", "device=4")):
-        assert f"write {meant}" in strata("scale", words, "--url", cloud_url).err
+    for plural, meant in (("edges=4", "edge=4"), ("devices=4", "device=4")):
+        assert f"write {meant}" in strata("scale", plural, "--url", cloud_url).err
     assert fleet.put == [13]
