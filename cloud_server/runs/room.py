@@ -7,11 +7,13 @@ devices that there are, and another number would give every one of them other sa
 from __future__ import annotations
 
 import numpy as np
+from pydantic import ValidationError
 
 from cloud_server.runs.events import RunEvent, now
 from cloud_server.runs.provenance import last_provenance, provenance_of, reopened
 from cloud_server.runs.run_state import CloudServices, RunState
 from shared.core.errors import BadInput, Conflict
+from shared.core.validation import explain
 from shared.federation.experiment import Experiment
 from shared.federation.population.population import Population
 from shared.run_records.provenance import ProvenanceChange
@@ -46,7 +48,10 @@ async def with_room(services: CloudServices, info: RunInfo, n: int) -> tuple[Run
         raise Conflict(f"{FIELD} of run {info.run} cannot be raised: {why}", field=FIELD)
     if n <= (spec.max_devices or 0):
         raise BadInput(f"{FIELD}: run {info.run} has room for {spec.max_devices}, and keeps it", field=FIELD)
-    more = ExperimentSpec.model_validate({**spec.model_dump(exclude_unset=True), FIELD: n})
+    try:
+        more = ExperimentSpec.model_validate({**spec.model_dump(exclude_unset=True), FIELD: n})
+    except ValidationError as error:  # what it lists for each device is of the devices that there are
+        raise BadInput(f"{FIELD} {n}: {explain(error, ExperimentSpec).detail}", field=FIELD) from None
     before, after = await services.thread.run(
         lambda: (reopened(services.experiments, info), services.experiments.of(more))
     )

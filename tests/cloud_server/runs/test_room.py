@@ -55,11 +55,14 @@ async def test_agents_that_come_later_get_the_room_and_what_was_there_stays(
 @pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
 async def test_room_is_refused_by_cause_and_loses_nothing(fed: Federation) -> None:
     loose = {"sync": {"devices": "asynchronous"}}
+    rows = {"file": {"path": "d.csv", "csv": "up_bps\n1e6\n2e6\n", "rows": "in_order"}}
     cases: list[tuple[dict[str, Any], int, int, str]] = [
         (SAMPLED, 2, 422, "has room for 2, and keeps it"),
         (SAMPLED, 0, 422, "at least 1"),
         (SAMPLED, 10**7, 422, "at most 1000000"),
         ({**SAMPLED, "partition": "iid"}, 3, 409, "`partition: iid` has divided the data among its devices"),
+        ({**SAMPLED, "devices": rows}, 3, 422, "d.csv has 2 rows for 3 devices"),
+        ({**SAMPLED, "devices": {"edge_latency_s": [[0.1], [0.2]]}}, 3, 422, "has 2 rows instead of 3"),
         ({**SAMPLED, **loose}, 3, 409, "tasks of several rounds are in flight"),
     ]
     for fields, n, status, message in cases:
