@@ -87,7 +87,7 @@ async def test_a_run_of_several_numbers_continues_after_all_tiers_were_restarted
         ([1, 0], r"^edge_rounds\.1: must be at least 1"),
         ([1, 1.5], r"^edge_rounds\.1: must be a whole number"),
         (0, r"^edge_rounds: must be at least 1"),
-        ("two", r"^edge_rounds: must be a whole number$"),
+        ("two", r"^edge_rounds: must be a whole number, or a list with one for each edge, such as \[1, 3\]$"),
     ],
     ids=str,
 )

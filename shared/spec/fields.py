@@ -21,11 +21,20 @@ LARGEST_COUNT = 100_000
 """Most rounds of a run."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
+
+
+def _number_or_list(raw: Any) -> Any:
+    if isinstance(raw, str):
+        raise ValueError("must be a whole number, or a list with one for each edge, such as [1, 3]")
+    return raw
+
+
 EdgeRoundCount = Annotated[int, Field(ge=1, le=1000)]
 EdgeRounds = Annotated[
     Annotated[EdgeRoundCount, Tag("integer")]
     | Annotated[tuple[EdgeRoundCount, ...], Field(min_length=1, max_length=LARGEST_EDGES), Tag("array")],
     Discriminator(lambda raw: "array" if isinstance(raw, list | tuple) else "integer"),
+    BeforeValidator(_number_or_list),
 ]
 """Edge rounds in a cloud round: of every edge, or of each edge in the order of their numbers."""
 Twins = Annotated[
