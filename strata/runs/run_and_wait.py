@@ -43,8 +43,8 @@ def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
     n = sum(edge.state in ("alive", "suspect", "revived") for edge in topology.edges)
     if spec.num_edges is not None and spec.num_edges > n:
         more = f"`strata scale edge={spec.num_edges}` starts more"
-        has = f"the cloud has {counted(n, 'edge')}: {more}, or set num_edges to at most {n}"
-        raise BadInput(f"num_edges {spec.num_edges}: {has}", field="num_edges")
+        why = f"num_edges {spec.num_edges}: the cloud has {counted(n, 'edge')}; {more}, or set num_edges to at most {n}"
+        raise BadInput(why, field="num_edges")
 
 
 def planned_topology(

@@ -77,7 +77,7 @@ def test_a_stream_of_events_continues_where_it_broke_and_is_asked_for_again(
         ("run small.yaml algorithm=fedprx", "algorithm.name: unknown algorithm 'fedprx'; did you mean 'fedprox'? "),
         (
             "run small.yaml num_edges=9 num_devices=20 --url URL",
-            "num_edges 9: the cloud has 1 edge: `strata scale edge=9`",
+            "num_edges 9: the cloud has 1 edge; `strata scale edge=9`",
         ),
         ("run small.yaml data=mnist_m", "data.name: mnist_m cannot be downloaded"),
         ("run small.yaml num_devices=20 partition=by_writer", "partition.name: by_writer needs a data set with "),
