@@ -11,7 +11,7 @@ from typing import Any
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
 from shared.federation.experiment import Experiment, ExperimentCache
-from shared.federation.link_sizes import size_on_links
+from shared.federation.link_bytes import size_on_links
 from shared.federation.messages import Contribution, Failure, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.real_time import PROFILE_HEADER, RealDuration, wait_until

@@ -23,7 +23,7 @@ from edge_server.visits_between_rounds import VisitsBetweenRounds
 from shared.core.errors import Conflict, NotReady
 from shared.core.user_code import user_code
 from shared.federation.experiment import Experiment, ExperimentCache
-from shared.federation.link_sizes import size_on_links
+from shared.federation.link_bytes import size_on_links
 from shared.federation.messages import RoundOrder
 from shared.federation.placements import EdgePlacement
 from shared.runtime.compute_thread import ComputeThread

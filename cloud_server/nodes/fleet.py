@@ -142,14 +142,11 @@ class Fleet:
         if edges >= len(report.edges):
             return
         in_use = await self.edges_in_use()
-        users = [[in_use[edge] for edge in edges if edge in in_use] for edges in self._edges(report.edges).values()]
-        if needed := [runs for runs in users if runs]:
-            runs = sorted({run for runs in needed for run in runs})
-            raise Conflict(
-                f"{len(report.edges)} edges run and {', '.join(runs)} needs {len(needed)} of them until it ends: "
-                "fewer are possible then, or once it has been stopped",
-                field="edges",
-            )
+        found = ({in_use[edge] for edge in known if edge in in_use} for known in self._edges(report.edges).values())
+        if needed := [runs for runs in found if runs]:
+            users = ", ".join(sorted(set().union(*needed)))
+            why = f"of {len(report.edges)} edges {len(needed)} are needed until the end of {users}"
+            raise Conflict(f"{why}: fewer are possible then, or once it has been stopped", field="edges")
 
     async def _set_devices(self, devices: int | Mapping[str, int], report: FleetReport) -> None:
         """Set the wanted number of devices; numbers of services that the fleet no longer has are forgotten.

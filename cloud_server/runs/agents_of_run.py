@@ -11,7 +11,6 @@ from cloud_server.runs.room import why_fixed
 from shared.core.formatting import counted
 from shared.federation.expected_times import ExpectedTimes, ProfileOf
 from shared.federation.experiment import Experiment
-from shared.federation.plan import plan_of
 from shared.run_records.plans import RunPlan
 from shared.run_records.runs import RunInfo
 from shared.simulation.profile_catalogue import STANDARD
@@ -37,7 +36,7 @@ def whole_plan(experiment: Experiment, asked: ExperimentSpec, manager: Placement
         manager: has placed the devices.
     """
     times = ExpectedTimes(experiment, experiment.spec, profile_of_agents(experiment, manager))
-    return times.plan((*plan_of(experiment), *profiles_line(asked, manager), *times.lines()))
+    return times.plan(*profiles_line(asked, manager))
 
 
 def profile_of_agents(experiment: Experiment, manager: PlacementManager) -> ProfileOf:

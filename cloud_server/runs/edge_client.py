@@ -12,7 +12,7 @@ from shared.core.errors import Lost, PlacementUnknown, Unreachable
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
-from shared.federation.link_sizes import size_on_links
+from shared.federation.link_bytes import size_on_links
 from shared.federation.messages import RoundAnswer
 from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import longest_round_s

@@ -18,7 +18,7 @@ from cloud_server.runs.round import CloudRound
 from cloud_server.runs.round_record import all_off
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.link_sizes import size_on_links
+from shared.federation.link_bytes import size_on_links
 from shared.federation.messages import Failure
 from shared.simulation.cost_model import LinkUse, link_cost
 from shared.wire import codec

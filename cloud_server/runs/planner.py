@@ -11,8 +11,6 @@ from cloud_server.runs.plugin_checks import with_plugins
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import TooMany
 from shared.federation.expected_times import ExpectedTimes
-from shared.federation.experiment import Experiment
-from shared.federation.plan import plan_of
 from shared.federation.spec_parser import parse_run_spec
 from shared.run_records.plans import RunPlan
 from shared.spec.experiment import ExperimentSpec
@@ -54,13 +52,8 @@ class Planner:
         agents, n_edges = with_plugins(registry.live_agents(), asked), len(registry.open_edges())
         experiment = await thread.run(self.services.experiments.of, resolved(asked, agents, n_edges))
         if not agents or not registry.open_edges():  # of the devices that the spec names
-            return await thread.run(_of_spec, experiment)
+            return await thread.run(ExpectedTimes(experiment, experiment.spec).plan)
         nobody, reseat_after_s = Placement(agents={}, edges={}), asked.timeouts.reseat_after_s
         manager = PlacementManager(experiment.population, registry, nobody, reseat_after_s, lambda: agents)
         manager.seat_all(experiment.spec.num_devices or 1)
         return await thread.run(whole_plan, experiment, asked, manager)
-
-
-def _of_spec(experiment: Experiment) -> RunPlan:
-    times = ExpectedTimes(experiment, experiment.spec)
-    return times.plan((*plan_of(experiment), *times.lines()))

@@ -24,7 +24,7 @@ from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.kept_states import keep_from_headers, oldest_needed
-from shared.federation.link_sizes import spec_on_links
+from shared.federation.link_bytes import spec_on_links
 from shared.federation.messages import (
     RoundOrder,
     UploadOrder,

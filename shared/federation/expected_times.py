@@ -6,7 +6,7 @@ is drawn for each task at its median. Load and availability are apart: see `expe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -18,6 +18,7 @@ from shared.federation.context import Context
 from shared.federation.data_arrival import n_arrived
 from shared.federation.expected_conditions import FELT, conditions
 from shared.federation.experiment import Experiment
+from shared.federation.plan import plan_of
 from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
 from shared.federation.twin_effects import telemetry_without_effect
@@ -125,7 +126,7 @@ class ExpectedTimes:
         if not self.spec.sync.devices.asynchronous:
             last = f"device {seat.number} at edge number {seat.home_edge}"
             yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
-        yield from (line for line in self._conditions() if not line.startswith(IDLE))
+        yield from (line for line in self._conditions if not line.startswith(IDLE))
         if self.spec.schedule != "own_data":
             own = "these are the times of devices that train on their own"
             yield f"expected: schedule {self.spec.schedule} divides the samples anew; {own}"
@@ -138,18 +139,19 @@ class ExpectedTimes:
                 f"{size(use.down_bytes)} down and {size(use.up_bytes)} up" for use in (self.edge_use, plain.edge_use)
             ]
             yield f"expected: in a round an edge moves {now} of parameters; uncompressed it would be {then}"
-        yield from self.without_effect()
+        yield from self.without_effect
 
-    def _conditions(self) -> Iterator[str]:
-        return conditions(self.spec, self.seats, self.costs, self.last[0])
+    @cached_property
+    def _conditions(self) -> tuple[str, ...]:
+        return tuple(conditions(self.spec, self.seats, self.costs, self.last[0]))
 
-    def plan(self, lines: Sequence[str]) -> RunPlan:
-        """A plan with these lines, and with what is expected in figures."""
+    def plan(self, *of_agents: str) -> RunPlan:
+        """The plan of the run, with these lines on its agents."""
         return RunPlan(
-            lines=tuple(lines),
+            lines=(*plan_of(self.experiment), *of_agents, *self.lines()),
             devices=tuple(self.classes),
             round_s=self.last[0] if self.seats else None,
-            without_effect=tuple(self.without_effect()) if self.seats else (),
+            without_effect=self.without_effect,
         )
 
     def _collected(self) -> Iterator[str]:
@@ -166,10 +168,14 @@ class ExpectedTimes:
 
     # ---- fields without effect
 
-    def without_effect(self) -> Iterator[str]:
+    @cached_property
+    def without_effect(self) -> tuple[str, ...]:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
+        return tuple(self._idle()) if self.seats else ()
+
+    def _idle(self) -> Iterator[str]:
         yield from self._deadlines()
-        yield from (line for line in self._conditions() if line.startswith(IDLE))
+        yield from (line for line in self._conditions if line.startswith(IDLE))
         yield from self._stragglers()
         yield from telemetry_without_effect(self.spec, {seat.profile for seat in self.seats}, self.last[0])
         for field, devices in _other_devices(self.spec.devices):

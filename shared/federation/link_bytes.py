@@ -1,15 +1,22 @@
-"""Bytes of the tensors that links carry, before anything is sent: by an algorithm's footprint and the codecs."""
+"""Bytes that simulated links carry: of tensors, by an algorithm's footprint and the codecs, and of whole bodies.
+
+The measurements of devices count nothing: only the simulator has to know them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import coded_fields
 from shared.federation.context import Context
 from shared.federation.hooks import Algorithm, Direction
+from shared.simulation import DeviceFile, DeviceSpec
 from shared.simulation.cost_model import LinkUse
+from shared.spec.experiment import ExperimentSpec
+from shared.wire.codec import measured, size_without
 from shared.wire.compression import Codec, Compressor
 
 SUM_BYTES = 8
@@ -60,3 +67,30 @@ class LinkBytes:
 
     def _in_codec(self, names: Collection[str], compressor: Compressor, codec: Codec | None) -> int:
         return compressor.carried_bytes({name: self.shapes[name] for name in names}, codec)
+
+
+# ---- whole bodies
+
+
+def spec_on_links(spec: ExperimentSpec) -> ExperimentSpec:
+    """The spec whose size counts on simulated links."""
+    if spec.devices.file is None:
+        return spec
+    return spec.model_copy(update={"devices": spec.devices.model_copy(update={"file": None})})
+
+
+def size_on_links(spec: ExperimentSpec, head: bytes | memoryview, n_bytes: int) -> int:
+    """The size of a body as if it held that spec.
+
+    Args:
+        spec: the one that it holds.
+        head: the body up to its tensors.
+        n_bytes: its size.
+    """
+    return n_bytes if spec.devices.file is None else size_without(head, n_bytes, _characters(spec.devices.file))
+
+
+@lru_cache(maxsize=8)
+def _characters(file: DeviceFile) -> int:
+    """Characters that a file of devices adds to the header of a body that holds the spec."""
+    return measured(DeviceSpec(file=file)).text - measured(DeviceSpec()).text

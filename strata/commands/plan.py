@@ -49,10 +49,8 @@ def _here(spec: RunSpec) -> RunPlan:
     """The plan of a spec on this machine's data."""
     from shared.core.user_code import user_code
     from shared.federation.expected_times import ExpectedTimes
-    from shared.federation.plan import plan_of
     from strata.runs.spec_check import experiment_of
 
     with user_code("the plan"):
         experiment = experiment_of(spec)
-        times = ExpectedTimes(experiment, experiment.spec)
-        return times.plan((*plan_of(experiment), *times.lines()))
+        return ExpectedTimes(experiment, experiment.spec).plan()

@@ -284,7 +284,7 @@ def test_the_form_offers_names_where_it_takes_yaml(visitor: Visitor) -> None:
 
 
 def test_the_plan_is_shown_before_a_run_is_started_and_goes_with_the_next_change(visitor: Visitor, url: str) -> None:
-    page = visitor.go("/new")
+    n_runs, page = len(runs_of(url)), visitor.go("/new")
     text, plan = page.get_by_label("Spec as YAML"), page.get_by_label("Plan", exact=True)
     text.fill("round_deadline_s: 600\n")
     page.get_by_role("button", name="Show plan").click()
@@ -295,6 +295,7 @@ def test_the_plan_is_shown_before_a_run_is_started_and_goes_with_the_next_change
     text.fill("model: nowhere\n")
     page.get_by_role("button", name="Show plan").click()
     plan.get_by_text("unknown model 'nowhere'").wait_for()
+    assert len(runs_of(url)) == n_runs
 
 
 def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, url: str) -> None:

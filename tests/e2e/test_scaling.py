@@ -114,7 +114,7 @@ def test_edges_are_added_for_the_next_run_and_stopped_once_it_has_ended(up: dict
         assert {row.edge for row in client.round(run, 1).seats} == {"edge-1", "edge-2", "edge-3"}
         refused = scale(folder, "edge=2")
         assert refused.returncode == 1
-        assert f"{run} needs 3 of them until it ends" in refused.stderr
+        assert f"of 3 edges 3 are needed until the end of {run}" in refused.stderr
         client.stop(run)
         until("the end", lambda: client.run(run).status == "stopped")
         assert scaled(2)["edge"] == 2

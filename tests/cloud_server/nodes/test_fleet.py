@@ -380,7 +380,9 @@ async def test_edges_are_stopped_only_where_no_run_needs_them(fed: Federation) -
     gate, run = await fed.submit_and_hold(small_spec(num_devices=2, num_edges=2, num_rounds=1))
     refused = await put_edges(fed, 2)
     assert (refused.status_code, refused.json()["field"]) == (409, "edges")
-    assert refused.json()["detail"].startswith(f"3 edges run and {run} needs 2 of them until it ends")
+    assert refused.json()["detail"].startswith(
+        f"of 3 edges 2 are needed until the end of {run}: fewer are possible then"
+    )
     more = await put_edges(fed, 4)
     assert (more.json()["wanted_edges"], more.json()["present_edges"]) == (4, 3)
     assert more.json()["notes"] == [f"run {run} has 2 edges: 2 of 4 take no part; a run that begins later has them"]

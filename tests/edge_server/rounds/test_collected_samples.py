@@ -14,7 +14,7 @@ from shared.federation.data_arrival import first_samples, n_arrived
 from shared.federation.spec_parser import parse_spec
 from tests.edge_server.rounds.test_shared_workload import NEAR, planned, twins_of
 from tests.federation import small_spec
-from tests.shared.algorithms.layouts import Ended, ended, federation
+from tests.shared.algorithms.layouts import Ended, begun, ended, federation
 
 SLOW = {"compute_sps": 0.5, "latency_s": 0.1, "up_bps": 4e4, "down_bps": 1e15, "j_per_byte_up": 1e-3}
 """About 600 samples of this small model a second, and some 20 samples a second up."""
@@ -28,13 +28,7 @@ def spec_of(profile: dict[str, Any] | None = None, **more: Any) -> dict[str, Any
 
 async def run(folder: Path, spec: dict[str, Any], *, restarted: bool = False, **layout: Any) -> Ended:
     async with federation(folder, n_edges=1, **(layout or {"agent_devices": (3,)})) as fed:
-        if restarted:
-            run_id = await fed.start_and_pause(spec, 2)
-            await fed.restart(lambda: None)
-            await fed.control(run_id, "resume")
-        else:
-            run_id = await fed.submit(spec)
-        done = await ended(fed, run_id)
+        done = await ended(fed, await begun(fed, spec, restarted=restarted))
         assert await twins_of(fed)
         return done
 

@@ -14,7 +14,7 @@ from shared.federation.population import run_seeds
 from shared.simulation import REFERENCE_FLOPS, free_share, telemetry
 from shared.simulation.digital_twin import Twin
 from tests.edge_server.rounds.test_shared_workload import NEAR, planned, rows_of, twins_of
-from tests.shared.algorithms.layouts import Ended, ended, federation, ran, resolved
+from tests.shared.algorithms.layouts import Ended, begun, ended, federation, ran, resolved
 
 LOAD = {"name": "steps", "every_s": 0.5, "low": 0.2}
 PROFILE = {**NEAR, "compute_sps": 0.2, "load": LOAD, "j_per_flop": 1e-9, "j_per_byte_up": 1e-3}
@@ -33,13 +33,7 @@ async def with_twins(
     folder: Path, spec: dict[str, Any], *, restarted: bool = False, **layout: Any
 ) -> tuple[Ended, dict[int, Twin]]:
     async with federation(folder, n_edges=1, **(layout or {"agent_devices": (4,)})) as fed:
-        if restarted:
-            run_id = await fed.start_and_pause(spec, 2)
-            await fed.restart(lambda: None)
-            await fed.control(run_id, "resume")
-        else:
-            run_id = await fed.submit(spec)
-        return await ended(fed, run_id), await twins_of(fed)
+        return await ended(fed, await begun(fed, spec, restarted=restarted)), await twins_of(fed)
 
 
 async def test_shares_follow_estimates_and_tasks_take_what_devices_have(tmp_path: Path) -> None:

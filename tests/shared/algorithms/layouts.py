@@ -90,6 +90,16 @@ def federation(folder: Path, **layout: Any) -> Federation:
     return Federation(folder / f"federation-{next(_NUMBERS)}", **layout)
 
 
+async def begun(fed: Federation, spec: dict[str, Any], *, restarted: bool) -> str:
+    """Submits a run; `restarted` pauses it after its second round, restarts all tiers and resumes it."""
+    if not restarted:
+        return await fed.submit(spec)
+    run_id = await fed.start_and_pause(spec, 2)
+    await fed.restart(lambda: None)
+    await fed.control(run_id, "resume")
+    return run_id
+
+
 async def ended(fed: Federation, run_id: str) -> Ended:
     """Waits for a run's end and reads its results."""
     info = await fed.finish(run_id)

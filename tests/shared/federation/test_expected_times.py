@@ -22,7 +22,7 @@ def times_of(**changes: Any) -> ExpectedTimes:
 
 
 def without_effect(**changes: Any) -> list[str]:
-    return [line.removeprefix("without effect: ") for line in times_of(**changes).without_effect()]
+    return [line.removeprefix("without effect: ") for line in times_of(**changes).without_effect]
 
 
 @pytest.mark.whole
@@ -66,7 +66,7 @@ def test_what_changes_no_time_is_named_with_its_cause() -> None:
     assert without_effect(edge_link="lte") == []
     (line,) = times_of(
         num_devices=10, local_epochs=10, devices={"straggler_ratio": 0.1, "straggler_slows": "compute"}
-    ).without_effect()
+    ).without_effect
     assert line.startswith(
         "without effect on a round: straggler_slowdown 8 (straggler_slows: compute) changes it by 0.0 %"
     )
@@ -106,7 +106,7 @@ def test_telemetry_that_changes_nothing_is_named(
     assert any(line.startswith(f"expected: schedule {times.spec.schedule}") for line in times.lines()) == (
         times.spec.schedule != "own_data"
     )
-    lines = [line for line in times.without_effect() if "twins" in line]
+    lines = [line for line in times.without_effect if "twins" in line]
     assert lines[0].startswith(says) if says else not lines
     assert any("messages of 128 B to its twin in such a round" in line for line in times.lines())
 
