@@ -132,7 +132,7 @@ def build(
     ownership = Ownership(store, installation, settings.lease_s)
     store = FencedStore(store, ownership)
     signer = Signer(keys, next_count(folder / "starts")) if keys else None
-    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, awake(settings.ttl_s, clock))
+    registry = Registry(store, caller, settings.node_networks, settings.ttl_s, awake(settings.ttl_s, clock))
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
     repository = RunRepository(

@@ -112,7 +112,7 @@ def build(
         registration,
         heartbeat,
         settings.heartbeat_s,
-        settings.allowed_networks,
+        settings.node_networks,
         host,
         metrics,
         revoked,

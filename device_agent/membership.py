@@ -124,7 +124,7 @@ class Membership:
         """While this lasts, and for a while after it, this edge receives heartbeats."""
         if not self._may_hear(edge):
             if edge.url:
-                log.warning("a request names an edge outside the allowed networks: %s", edge.url[:200])
+                log.warning("a request names an edge outside AGENT_ALLOWED_NETWORKS: %s", edge.url[:200])
             yield
             return
         if edge not in self.edges and len(self.edges) >= LARGEST_EDGES:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.core.addresses import Network, inside
+from shared.core.addresses import Network, in_url, inside, outside
 from shared.core.errors import Conflict, Forbidden, StrataError, Unreachable
 from shared.identity.names import Identity
 from shared.service.api.membership import AgentRegistration, EdgeRegistration, NonceAnswer, process_of
@@ -23,6 +23,7 @@ HOLDER_S = 2.0
 MOST_TOLD = 100
 """Refused registrations that are told apart; of further ones each is told again."""
 REACHED = "that can be reached from the cloud, not behind NAT or a firewall (docs/limits.md)"
+EXTEND = "add its network to CLOUD_ALLOWED_NETWORKS"
 RECENT_S = 60.0
 """Seconds for which `/readyz` tells a refused registration."""
 OTHER = {
@@ -65,10 +66,9 @@ class CallBack:
         Raises:
             Forbidden: it is outside the allowed networks, cannot be reached, or another process answers there.
         """
+        url = f"{'https' if self.caller.keys else 'http'}://{in_url(str(source))}:{registration.port}"
         if not inside(source, self.networks):
-            raise Forbidden(f"{source} is outside the allowed networks")
-        host, scheme = f"[{source}]" if ":" in str(source) else source, "https" if self.caller.keys else "http"
-        url = f"{scheme}://{host}:{registration.port}"
+            raise self._refusal(node, url, outside(source, self.networks, EXTEND))
         try:
             shown = await self._nonce(node, url, CALL_BACK_S)
         except Unreachable as error:

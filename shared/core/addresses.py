@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+LOOPBACK: list[Network] = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
+PRIVATE: list[Network] = LOOPBACK + [
+    ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+]
+"""Where those who show neither a token nor a certificate are believed, unless a setting says otherwise."""
+ANYWHERE: list[Network] = [ipaddress.ip_network(text) for text in ("0.0.0.0/0", "::/0")]
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
@@ -52,6 +58,11 @@ def inside(address: str | None, networks: Sequence[Network]) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
         parsed = parsed.ipv4_mapped
     return any(parsed in network for network in networks if network.version == parsed.version)
+
+
+def outside(address: str | None, networks: Sequence[Network], remedy: str) -> str:
+    """Returns in words that an address is in none of the networks, and what to do about it."""
+    return f"{address} is in none of the networks {', '.join(map(str, networks))}: {remedy}"
 
 
 def host_name(text: object) -> str:

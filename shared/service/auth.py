@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
-from shared.core.addresses import Network, inside
+from shared.core.addresses import LOOPBACK, Network, inside, outside
 from shared.core.errors import Forbidden, Unauthorised
 from shared.service.throttle import Throttle
 
@@ -33,6 +33,7 @@ _LOCAL = (".localhost", ".local", ".internal", ".home.arpa")
 SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing (RFC 9110)."""
 _PORTS = {"http": 80, "https": 443}
+EXTEND = "add its network to ALLOWED_NETWORKS (as CLOUD_ALLOWED_NETWORKS)"
 _QUOTED = 100
 """Characters of a caller's text that a message quotes."""
 
@@ -72,7 +73,8 @@ def guard(
         if not token:
             address = request.client.host if request.client else None
             if not inside(address, networks):
-                raise Forbidden(f"in development mode only callers of the allowed networks are answered, not {address}")
+                remedy = "set tokens" if networks == LOOPBACK else f"set tokens, or {EXTEND}"
+                raise Forbidden(f"in development mode (no {what} token) {outside(address, networks, remedy)}")
             check_site(request.headers, changes=request.method not in SAFE)
             check_host(request.headers.get("host", ""), hosts)
         else:

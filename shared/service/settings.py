@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import logging
 import os
 import re
@@ -21,16 +20,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from shared.core.addresses import Network, host_name
+from shared.core.addresses import ANYWHERE, LOOPBACK, PRIVATE, Network, host_name
 from shared.core.errors import BadInput
 from shared.core.field_errors import first_fault
 from shared.runtime.folders import user_cache
 from shared.service.service_links import REMEDY, is_service_link, named, service_links
 from shared.service.token_files import token_of
 
-LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
-PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
-"""Networks whose callers are answered in development mode unless a setting says otherwise."""
 log = logging.getLogger("strata")
 
 
@@ -169,7 +165,8 @@ class TierSettings(Environment):
         host: address that the tier listens on.
         port: port that it listens on; 0 is any free one.
         state_dir: folder of its state.
-        allowed_networks: networks whose callers are answered in development mode; by default the private ones.
+        allowed_networks: networks in which nodes may be, and whose callers are answered in development mode; by default
+            the private ones. Nodes that show a token or a certificate may be in any network unless this is set.
         allowed_hosts: names with dots that the tier accepts as `Host` in development mode.
         max_body_bytes: largest body of a request or an answer.
         max_connections: open at a time, at most half of the files that the process may open.
@@ -188,7 +185,7 @@ class TierSettings(Environment):
     fd: int | None = None
     state_dir: Path = Path(".strata/state")
     allowed_networks: Annotated[list[Network], NoDecode, BeforeValidator(split_commas)] = Field(
-        default_factory=lambda: [ipaddress.ip_network(text) for text in PRIVATE]
+        default_factory=lambda: list(PRIVATE)
     )
     allowed_hosts: Annotated[
         list[Annotated[str, BeforeValidator(host_name)]], NoDecode, BeforeValidator(split_commas)
@@ -202,6 +199,12 @@ class TierSettings(Environment):
     heartbeat_s: float = Field(default=1.0, gt=0)
     ttl_s: float = Field(default=10.0, gt=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
+
+    @property
+    def node_networks(self) -> list[Network]:
+        """Networks in which nodes may be: all, where these prove by a token or a certificate who they are."""
+        is_given = "allowed_networks" in self.model_fields_set
+        return ANYWHERE if self.common.tier_token and not is_given else self.allowed_networks
 
     @property
     def user_networks(self) -> list[Network]:

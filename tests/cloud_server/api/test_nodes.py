@@ -82,8 +82,38 @@ async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) 
     async with Federation(tmp_path / "g", n_edges=0, agent_devices=(), cloud=settings, common=tokens) as fed:
         fed.router.apps[9400] = asked = unknown_process({"nonce": NONCE})
         refused = await fed.client.post("/agents", json=HELLO, headers={"authorization": "Bearer tier"})
-        assert (refused.status_code, refused.json()["detail"]) == (403, "127.0.0.1 is outside the allowed networks")
+        assert (refused.status_code, refused.json()["detail"]) == (
+            403,
+            "127.0.0.1 is in none of the networks 10.0.0.0/8: add its network to CLOUD_ALLOWED_NETWORKS",
+        )
         assert asked.state.asked == 0
+        ready = (await fed.client.get("/readyz")).json()
+        assert "CLOUD_ALLOWED_NETWORKS" in ready["warnings"][0]
+
+
+@pytest.mark.parametrize("source", ["100.64.3.7", "130.149.7.201", "2001:638::1"])
+@pytest.mark.parametrize("token", ["tier", None])
+async def test_a_node_of_any_network_registers_with_a_token_and_none_without(
+    source: str, token: str | None, tmp_path: Path
+) -> None:
+    async with Federation(tmp_path, n_edges=0, agent_devices=(), common={"tier_token": token}) as fed:
+        fed.router.apps[9400] = unknown_process({"nonce": NONCE})
+        inner = httpx2.ASGITransport(fed.apps["cloud"], client=(source, 1))
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with httpx2.AsyncClient(transport=inner, base_url="http://cloud", headers=headers) as node:
+            answers = [
+                await node.post("/agents", json=HELLO),
+                await node.post("/edges", json={"edge": "e", "port": 9400, "nonce": NONCE}),
+            ]
+        if token:
+            assert [answer.status_code for answer in answers] == [200, 200]
+            assert [host.url for host in fed.cloud.registry.agents.values()] == [
+                f"http://[{source}]:9400" if ":" in source else f"http://{source}:9400"
+            ]
+        for answer in answers if not token else ():
+            assert answer.status_code == 403
+            assert f"{source} is in none of the networks 127.0.0.0/8" in answer.json()["detail"]
+            assert "set tokens, or add its network to ALLOWED_NETWORKS" in answer.json()["detail"]
 
 
 # ---- tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ import edge_server.roster
 from cloud_server.nodes import registry as registry_module
 from cloud_server.nodes.registry import Registry
 from edge_server.roster import Roster
+from shared.core.addresses import PRIVATE
 from shared.core.errors import TooMany
 from shared.core.versions import versions
 from shared.service.api.membership import (
@@ -25,7 +25,6 @@ from shared.service.api.membership import (
     FleetReport,
 )
 from shared.service.client import Caller
-from shared.service.settings import PRIVATE
 from tests.fakes.memory_store import MemoryStore
 
 NONCE = "0" * 16
@@ -37,7 +36,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(registry_module, "MAX_AGENTS", 2)
     answers = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"nonce": NONCE}))
     caller = Caller(httpx2.AsyncClient(transport=answers))
-    return Registry(MemoryStore(), caller, list(map(ipaddress.ip_network, PRIVATE)), ttl_s=10.0)
+    return Registry(MemoryStore(), caller, PRIVATE, ttl_s=10.0)
 
 
 def agent(name: str) -> AgentRegistration:

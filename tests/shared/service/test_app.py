@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,16 @@ from pydantic_settings import SettingsConfigDict
 from starlette.exceptions import HTTPException
 
 from shared.core import versions
+from shared.core.addresses import ANYWHERE, LOOPBACK, PRIVATE, inside
 from shared.core.errors import BadInput, NotReady, OutOfBound
 from shared.core.records import Record
 from shared.service import app as app_module
-from shared.service import settings
 from shared.service.auth import guard
 from shared.service.problems import install_problems
 from shared.service.settings import CommonSettings, TierSettings
 
-NETWORKS = [ipaddress.ip_network(text) for text in settings.PRIVATE]
+BEYOND = ("100.64.3.7", "130.149.7.201", "2001:638::1")
+"""Addresses of a pod and of universities: in no private network."""
 
 
 class ProbeSettings(TierSettings):
@@ -49,7 +49,7 @@ def app(token: str | None = None) -> FastAPI:
     found = FastAPI()
     install_problems(found)
 
-    @found.get("/guarded", dependencies=[Depends(guard(token, NETWORKS, "tier"))])
+    @found.get("/guarded", dependencies=[Depends(guard(token, PRIVATE, "tier"))])
     async def guarded() -> str:
         return "come in"
 
@@ -115,7 +115,10 @@ async def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPa
 async def test_development_mode_answers_private_addresses(token: str | None, address: str | None, status: int) -> None:
     answer = await ask("GET", "/guarded", app(token), (address, 1) if address else None)
     assert answer.status_code == status
-    assert status == 200 or "development mode" in answer.json()["detail"]
+    assert status == 200 or answer.json()["detail"] == (
+        f"in development mode (no tier token) {address} is in none of the networks {', '.join(map(str, PRIVATE))}: "
+        "set tokens, or add its network to ALLOWED_NETWORKS (as CLOUD_ALLOWED_NETWORKS)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,10 +204,24 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name, value)
     found = ProbeSettings()
     assert (found.host, found.port, found.state_dir) == ("0.0.0.0", 8001, Path("some/state"))  # noqa: S104
-    assert found.allowed_networks == NETWORKS[:1] + NETWORKS[2:3]
+    assert found.allowed_networks == found.node_networks == PRIVATE[:1] + PRIVATE[2:3]
     assert found.cloud_url == "http://127.0.0.1:8000"
     assert (found.common.tier_token, found.common.api_token) == ("t", None)
     assert found.common.data_dir == Path("some/data")
+
+
+@pytest.mark.parametrize(
+    ("common", "nodes", "users"),
+    [({}, PRIVATE, PRIVATE), ({"tier_token": "t"}, ANYWHERE, PRIVATE), ({"secure": True}, ANYWHERE, LOOPBACK)],
+)
+def test_nodes_that_prove_who_they_are_may_be_in_any_network_unless_one_is_set(
+    common: dict[str, Any], nodes: list[Any], users: list[Any]
+) -> None:
+    found = ProbeSettings(common=CommonSettings(**common))
+    assert (found.node_networks, found.user_networks) == (nodes, users)
+    assert all(inside(address, found.node_networks) == (nodes is ANYWHERE) for address in BEYOND)
+    narrowed = ProbeSettings(common=CommonSettings(**common), allowed_networks="100.64.0.0/10")
+    assert [str(network) for network in narrowed.node_networks] == ["100.64.0.0/10"]
 
 
 @pytest.mark.parametrize(
