@@ -11,6 +11,7 @@ from typing import get_args
 
 import cloud_server.app  # defines errors of its own, as the next ones do
 import strata.fleet.containers
+import strata.fleet.scale_api
 import strata.launcher.topology  # noqa: F401
 from docs_site.markdown import line, table
 from shared.core.errors import StrataError

@@ -18,7 +18,8 @@ from shared.storage.key_value import Store
 
 NO_FLEET = (
     "no fleet is connected that could change the number of devices or edges: `strata up` and `strata run` have one for "
-    "local processes; for containers start it by `docker compose --profile scale up -d fleet`"
+    "local processes; for containers start it by `docker compose --profile scale up -d fleet`, in Kubernetes by "
+    "the chart's value `fleet.enabled`"
 )
 
 NO_EDGES = "the connected fleet starts and stops no edges; in Compose `docker compose up -d --scale edge=N` does"

@@ -251,6 +251,9 @@ def digests() -> dict[str, str]:
 def digest_of(package: str) -> str:
     """The sha256 over the relative paths and contents of a package's files; compiled files are left out.
 
+    So are paths that begin with `..`: where Kubernetes mounts a ConfigMap, it keeps the files in such a folder, whose
+    name differs from pod to pod, and links to them.
+
     Raises:
         BadInput: there is no such package, or it has more than `MAX_PACKAGE_BYTES`.
     """
@@ -267,5 +270,6 @@ def digest_of(package: str) -> str:
 def _files(package: ModuleType) -> Iterator[tuple[str, Path]]:
     for folder in map(Path, package.__path__):
         for file in folder.rglob("*"):
-            if file.is_file() and "__pycache__" not in file.parts:
-                yield file.relative_to(folder).as_posix(), file
+            path = file.relative_to(folder)
+            if file.is_file() and "__pycache__" not in path.parts and not path.parts[0].startswith(".."):
+                yield path.as_posix(), file

@@ -109,6 +109,7 @@ class CommonSettings(Environment):
         metrics_token: accepted by `/metrics` of every tier, and by nothing else.
         tier_token_file: a file that holds the tier token, instead of `tier_token`.
         api_token_file: a file that holds the API token.
+        metrics_token_file: a file that holds the metrics token.
         data_dir: folder of data sets that are files.
         cache_dir: folder in which downloaded and generated data sets are kept; by default `~/.cache/strata`.
         secure: whether nodes show certificates to each other; then the tier token is not used.
@@ -130,6 +131,7 @@ class CommonSettings(Environment):
     metrics_token: str | None = None
     tier_token_file: Path | None = None
     api_token_file: Path | None = None
+    metrics_token_file: Path | None = None
     data_dir: Path | None = None
     cache_dir: Path = Field(default_factory=user_cache)
     secure: bool = False
@@ -143,8 +145,9 @@ class CommonSettings(Environment):
             self.join_token = token_of("STRATA_JOIN_TOKEN", self.join_token, self.join_token_file)
         self.tier_token = token_of("STRATA_TIER_TOKEN", self.tier_token, self.tier_token_file)
         self.api_token = token_of("STRATA_API_TOKEN", self.api_token, self.api_token_file)
+        self.metrics_token = token_of("STRATA_METRICS_TOKEN", self.metrics_token, self.metrics_token_file)
         # Read once: a tier's settings validate these again.
-        self.tier_token_file = self.api_token_file = self.join_token_file = None
+        self.tier_token_file = self.api_token_file = self.metrics_token_file = self.join_token_file = None
         if self.secure:
             self.tier_token = secrets.token_hex(32)  # known to nobody else: no token opens what certificates open
         return self

@@ -1,4 +1,7 @@
-"""`python -m strata.fleet`: the fleet of a Compose project, in a container with access to the engine's socket."""
+"""`python -m strata.fleet`: the fleet of a Compose project, in a container with access to the engine's socket.
+
+With `FLEET_SETS` it is that of the StatefulSets of Kubernetes, in a pod with a service account.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,26 @@ from shared.runtime.streams import open_standard
 from shared.service.joining import token_for
 from strata.fleet.cloud_client import CloudClient, fleet_keys
 from strata.fleet.containers import Containers
+from strata.fleet.plan import AgentBackend
 from strata.fleet.reconciler import Fleet
+from strata.fleet.scale_api import ScaleApi
 from strata.fleet.settings import FleetSettings
+from strata.fleet.stateful_sets import StatefulSets
 
 
 def main() -> None:
     """Reconcile regularly until a signal ends the process."""
     open_standard()
+    logs.configure("fleet", "fleet")
     try:
         settings = FleetSettings()
+        backend = backend_of(settings)
     except StrataError as error:
         raise SystemExit(f"the fleet could not start: {error.detail}") from None
-    logs.configure("fleet", "fleet")
     ended = threading.Event()
     for number in heeded((signal.SIGTERM, signal.SIGINT)):
         signal.signal(number, lambda *_: ended.set())
-    backend = Containers(settings.services, settings.edge_service, grace_s=settings.grace_s)
-    name, joining = f"compose-{socket.gethostname()}"[:64], None
+    name, joining = f"{'compose' if settings.sets is None else 'kubernetes'}-{socket.gethostname()}"[:64], None
     if settings.common.secure:
         keys = fleet_keys(name, settings.state_dir)
         joining = keys, token_for(keys.identity, settings.common)
@@ -38,6 +44,17 @@ def main() -> None:
         while not ended.is_set():
             fleet.settle(ended.is_set)
             ended.wait(settings.every_s)
+
+
+def backend_of(settings: FleetSettings) -> AgentBackend:
+    """What starts and stops agents here.
+
+    Raises:
+        BadInput: it scales StatefulSets, and runs in no pod with a service account.
+    """
+    if settings.sets is None:
+        return Containers(settings.services, settings.edge_service, grace_s=settings.grace_s)
+    return StatefulSets(ScaleApi(), settings.set_prefix, settings.sets, settings.edge_service)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,13 @@ class Service:
         each: the number of devices that one agent hosts.
         exactly: whether every agent must host exactly that number; else it may host fewer.
         edges: whether it consists of edges, which are stopped only once no run needs them.
+        newest_first: whether an agent can be stopped only together with all newer ones, or after them.
     """
 
     each: int = 1
     exactly: bool = True
     edges: bool = False
+    newest_first: bool = False
 
 
 EDGES = Service(edges=True)
@@ -77,7 +79,9 @@ class AgentBackend(Protocol):
         """
 
     def stop(self, agents: Sequence[Agent]) -> None:
-        """Request agents to end, kill those that do not, and return when all have ended. Their state is kept.
+        """Request agents to end, and kill those that do not. Their state is kept.
+
+        Returns when all have ended, unless `agents` lists them until they have.
 
         Raises:
             StrataError: some agents still run; the message says why.

@@ -182,20 +182,30 @@ class Fleet:
 
     def _stop(self, agents: Sequence[Agent], released: frozenset[str]) -> bool:
         """Mark agents as leaving, and stop those released or waited for too long; returns whether any was stopped."""
-        now, edges = self.clock(), self._edge_services()
+        now = self.clock()
         self._leaving = {agent.name: self._leaving.get(agent.name, now) for agent in agents}
-        due = [
-            agent
-            for agent in agents
-            if agent.name in released or (agent.service not in edges and now - self._leaving[agent.name] > self.drain_s)
-        ]
+        due = self._due(agents, released, now)
         self._staying = self._here() - {agent.name for agent in due}
         self._ending -= self._staying
         if not due:
             return False
-        log.info("stopping %s", ", ".join(agent.name for agent in due))
-        self._ending |= {agent.name for agent in due}
-        return self._try(partial(self.backend.stop, due))
+        news = [agent.name for agent in due if agent.name not in self._ending]
+        if news:
+            log.info("stopping %s", ", ".join(news))
+        self._ending |= set(news)
+        return self._try(partial(self.backend.stop, due)) and bool(news)
+
+    def _due(self, agents: Sequence[Agent], released: frozenset[str], now: float) -> list[Agent]:
+        """Of the leaving agents, the newest of each service first, those that can be stopped now."""
+        due, services, waiting = [], self.backend.services(), set()
+        for agent in agents:
+            service = services[agent.service]
+            waited = not service.edges and now - self._leaving[agent.name] > self.drain_s
+            if (agent.name in released or waited) and agent.service not in waiting:
+                due.append(agent)
+            elif service.newest_first:
+                waiting.add(agent.service)
+        return due
 
     def _start(self, devices_to_start: Sequence[tuple[str, int]]) -> bool:
         """Start the first few agents, until one cannot be started; after failures only after growing pauses.

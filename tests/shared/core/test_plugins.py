@@ -125,6 +125,19 @@ def test_the_digest_follows_the_files_and_nothing_else(write: Write, tmp_path: P
     assert len({first, second, digest_of.__wrapped__(package)}) == 3
 
 
+def test_a_package_mounted_from_a_config_map_has_the_digest_of_its_files(write: Write, tmp_path: Path) -> None:
+    """Kubernetes keeps them in a folder named by the time, and links to them; the name differs from pod to pod."""
+    package = write("a", "X = 1\n")
+    first, folder = digest_of(package), tmp_path / package
+    kept = folder / "..2026_11_30_15_00_00.1"
+    kept.mkdir()
+    (folder / "..data").symlink_to(kept.name)
+    for file in list(folder.glob("*.py")):
+        file.rename(kept / file.name)
+        file.symlink_to(Path("..data") / file.name)
+    assert digest_of.__wrapped__(package) == first
+
+
 @pytest.mark.parametrize("name", ["", "Big", "with space", "1st", "a" * 65])
 def test_names_are_those_of_a_spec(name: str) -> None:
     with pytest.raises(ValueError, match="is no name"):

@@ -265,7 +265,7 @@ def test_variables_of_other_programs_pass(monkeypatch: pytest.MonkeyPatch, caplo
     assert not caplog.messages
 
 
-@pytest.mark.parametrize("name", ["tier_token", "api_token"])
+@pytest.mark.parametrize("name", ["tier_token", "api_token", "metrics_token"])
 def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     word, variable = "!s3cret~", f"STRATA_{name.upper()}"  # the first and the last printable letter count, too
     (tmp_path / "secret").write_text(f"{word}\n", encoding="ascii")
@@ -274,7 +274,8 @@ def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv(variable, "")
     monkeypatch.setenv(f"{variable}_FILE", str(tmp_path / "secret"))
     found = ProbeSettings().common
-    assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: word}
+    tokens = ("tier_token", "api_token", "metrics_token")
+    assert {key: getattr(found, key) for key in tokens if getattr(found, key)} == {name: word}
     monkeypatch.setenv(variable, "other")
     with pytest.raises(BadInput, match=f"{variable} and {variable}_FILE are both set"):
         CommonSettings()
