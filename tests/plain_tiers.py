@@ -9,37 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from shared.federation.experiment import Experiment
 from tests.cloud_server.runs.plain_flights import weight_of
 from tests.edge_server.rounds.plain_devices import Counted, by_samples
-from tests.shared.algorithms.plain_linear import ONE_BATCH, Array, gradient_of, joined
+from tests.shared.algorithms.plain_linear import Array, gradient_of, joined, timed
 
 LATENCIES = (0.1871, 0.3137, 0.4759, 0.8363, 1.6943, 0.6211)
 EDGE_LATENCIES = (0.3651, 0.8353)
 DELAY_S = 0.5
-SPEEDS: dict[str, Any] = {
-    "data": {"name": "digits", "n_train": 240, "n_test": 60},
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "model": "linear",
-    "batch_size": ONE_BATCH,
-    "lr": 0.5,
-    "num_edges": len(EDGE_LATENCIES),
-    "num_devices": len(LATENCIES),
-    "devices": {
-        "profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": DELAY_S, "compute_sps": 1e15},
-        "edge_latency_s": [[latency] * len(EDGE_LATENCIES) for latency in LATENCIES],
-    },
-    "edge_link": {
-        "name": "backhaul",
-        "by_home": [{"latency_s": latency, "up_bps": 1e15, "down_bps": 1e15} for latency in EDGE_LATENCIES],
-    },
+SPEEDS = {
+    **timed(DELAY_S, [[latency] * len(EDGE_LATENCIES) for latency in LATENCIES], EDGE_LATENCIES),
     "association": "balanced",
 }
-"""Fields of a spec in which a visit takes its latency twice and the delay; transfers and work take no time."""
 
 
 @dataclass(frozen=True)

@@ -14,30 +14,13 @@ from typing import Any
 import numpy as np
 
 from shared.federation.experiment import Experiment
-from tests.shared.algorithms.plain_linear import ONE_BATCH, Array, gradient_of, joined
+from tests.shared.algorithms.plain_linear import Array, gradient_of, joined, timed
 
 LATENCIES = (0.365, 0.835, 1.955)
 DELAY_S = 0.5
 LASTS = tuple(2 * latency + DELAY_S for latency in LATENCIES)
 """Seconds of a flight by edge: twice its link's latency, and its devices' delay. No two flights end together."""
-SPEEDS: dict[str, Any] = {
-    "data": {"name": "digits", "n_train": 240, "n_test": 60},
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "model": "linear",
-    "batch_size": ONE_BATCH,
-    "lr": 0.5,
-    "num_edges": 3,
-    "num_devices": 6,
-    "devices": {
-        "profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": DELAY_S, "compute_sps": 1e15},
-        "edge_latency_s": 0,
-    },
-    "edge_link": {
-        "name": "backhaul",
-        "by_home": [{"latency_s": latency, "up_bps": 1e15, "down_bps": 1e15} for latency in LATENCIES],
-    },
-}
-"""Fields of a spec with these times: transfers of bytes and the work itself take none."""
+SPEEDS = timed(DELAY_S, 0, LATENCIES)
 
 
 @dataclass

@@ -14,28 +14,14 @@ import numpy as np
 
 from shared.federation.experiment import Experiment
 from tests.cloud_server.runs.plain_flights import weight_of
-from tests.shared.algorithms.plain_linear import ONE_BATCH, Array, gradient_of, joined
+from tests.shared.algorithms.plain_linear import Array, gradient_of, joined, timed
 from tests.shared.algorithms.test_server_optimizers import Plain
 
 LATENCIES = (0.1871, 0.3137, 0.4759, 0.8363, 1.6943)
 DELAY_S = 0.5
 LASTS = tuple(2 * latency + DELAY_S for latency in LATENCIES)
 """Seconds of a visit by seat: twice its latency, and the delay. No two visits end together."""
-SPEEDS: dict[str, Any] = {
-    "data": {"name": "digits", "n_train": 240, "n_test": 60},
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "model": "linear",
-    "batch_size": ONE_BATCH,
-    "lr": 0.5,
-    "num_edges": 1,
-    "num_devices": len(LATENCIES),
-    "devices": {
-        "profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": DELAY_S, "compute_sps": 1e15},
-        "edge_latency_s": [[latency] for latency in LATENCIES],
-    },
-    "edge_link": {"name": "backhaul", "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15},
-}
-"""Fields of a spec with these times: transfers, the work itself and the way to the cloud take none."""
+SPEEDS = timed(DELAY_S, [[latency] for latency in LATENCIES], [0])
 
 Counted = tuple[float, int, Array, Array]
 """An update that counts: its staleness weight, its samples, the model that it started from, and its step."""

@@ -67,6 +67,12 @@ def exact_mean(deltas: list[TensorMap], weights: list[int], total_weight: int) -
     return means
 
 
+def averaged(start: TensorMap, trained: Sequence[TensorMap], weights: list[int], total_weight: int) -> TensorMap:
+    """Returns a model plus the exact mean of what those that were trained from it have changed."""
+    mean = exact_mean([{name: after[name] - start[name] for name in start} for after in trained], weights, total_weight)
+    return {name: tensor + mean[name] for name, tensor in start.items()}
+
+
 def fedavg(
     experiment: Experiment,
     num_rounds: int,
@@ -88,9 +94,7 @@ def fedavg(
         )
         correct = correction(model) if correction else None
         trained = [local(experiment, seat, round_no, model, correct=correct) for seat in seats]
-        deltas = [{name: after[name] - model[name] for name in model} for after in trained]
-        mean = exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
-        model = {name: tensor + mean[name] for name, tensor in model.items()}
+        model = averaged(model, trained, [sizes[seat] for seat in seats], sum(sizes))
     return model
 
 

@@ -98,8 +98,7 @@ def _trained(experiment: Experiment, seats: list[int], round_no: int, start: Ten
     if experiment.spec.client == "device":
         return after[0]
     sizes = [len(experiment.population.seats[seat].train) for seat in seats]
-    mean = flat.exact_mean([_minus(model, start) for model in after], sizes, experiment.population.total_samples)
-    return {name: tensor + mean[name] for name, tensor in start.items()}
+    return flat.averaged(start, after, sizes, experiment.population.total_samples)
 
 
 def _means(groups: list[list[int]], personal: dict[int, TensorMap], weights: dict[int, int]) -> dict[int, TensorMap]:

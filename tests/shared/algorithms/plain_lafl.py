@@ -15,7 +15,7 @@ from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.data.augmentation import augmented_apart
 from shared.training.loop import Batch, batches, train
-from tests.shared.algorithms.flat import exact_mean, stream
+from tests.shared.algorithms.flat import averaged, stream
 
 
 @dataclass
@@ -48,8 +48,7 @@ class Plain:
         sizes = [len(seat.train) for seat in seats]
         for round_no in range(1, num_rounds + 1):
             trained = [self._visit(seat.number, round_no, model) for seat in seats]
-            mean = exact_mean([{k: v - model[k] for k, v in t.items()} for t in trained], sizes, sum(sizes))
-            model = {name: tensor + mean[name] for name, tensor in model.items()}
+            model = averaged(model, trained, sizes, sum(sizes))
         return model
 
     def _visit(self, seat: int, round_no: int, received: TensorMap) -> TensorMap:

@@ -297,6 +297,3 @@ async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Pa
     assert done.state.groups == before.state.groups
     assert [row.outcome for row in done.rounds[2].edges] == ["used"] * 3 + ["failed"]
     assert 3 in own_models(done)
-
-
-# ---- parameters

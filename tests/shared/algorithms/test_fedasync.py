@@ -10,7 +10,7 @@ import pytest
 from tests.edge_server.rounds.plain_devices import SPEEDS
 from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
 from tests.shared.algorithms.layouts import ran
-from tests.shared.algorithms.plain_linear import gradient_of, joined
+from tests.shared.algorithms.plain_linear import joined, trained
 
 
 @pytest.mark.matrix
@@ -21,12 +21,9 @@ async def test_a_device_stays_near_the_model_that_it_received(rho: float) -> Non
     algorithm = {"name": "fedasync", "params": {"alpha": 0.6, "rho": rho}}
     spec = {**SPEEDS, "num_rounds": 5, "local_epochs": 2, "sync": sync, "algorithm": algorithm}
     done = await ran(spec, n_edges=1, agent_devices=(5,))
-    model, lr = joined(done.experiment.initial), done.experiment.spec.lr
-    without = model
+    model = without = joined(done.experiment.initial)
     for seat in (row.seat for detail in done.rounds for row in detail.seats):
-        gradient = gradient_of(done.experiment, seat)
-        first, other = model - lr * gradient(model), without - lr * gradient(without)
-        model = 0.4 * model + 0.6 * (first - lr * (gradient(first) + rho * (first - model)))
-        without = 0.4 * without + 0.6 * (other - lr * gradient(other))
+        model = 0.4 * model + 0.6 * trained(done.experiment, seat, model, pull=rho)
+        without = 0.4 * without + 0.6 * trained(done.experiment, seat, without)
     assert abs(joined(done.model) - model).max() < 1e-5
     assert (abs(model - without).max() > 1e-3) == (rho > 0)

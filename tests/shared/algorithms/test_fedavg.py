@@ -91,17 +91,14 @@ def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: tuple[int
     homes = [[seat.number for seat in experiment.population.seats if seat.home_edge == home] for home in range(2)]
     model = experiment.initial
     for round_no in range(1, num_rounds + 1):
-        moved = []
+        edges = []
         for seats, n in zip(homes, edge_rounds, strict=True):
             edge = model
             for edge_round in range(n):
                 trained = [flat.local(experiment, seat, round_no, edge, edge_round) for seat in seats]
-                deltas = [{name: after[name] - edge[name] for name in edge} for after in trained]
-                mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
-                edge = {name: edge[name] + mean[name] for name in edge}
-            moved.append({name: edge[name] - model[name] for name in model})
-        mean = flat.exact_mean(moved, [sum(sizes[seat] for seat in seats) for seats in homes], sum(sizes))
-        model = {name: model[name] + mean[name] for name in model}
+                edge = flat.averaged(edge, trained, [sizes[seat] for seat in seats], sum(sizes))
+            edges.append(edge)
+        model = flat.averaged(model, edges, [sum(sizes[seat] for seat in seats) for seats in homes], sum(sizes))
     return model
 
 
@@ -125,7 +122,7 @@ async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_rou
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, num_rounds=1, seed=3)
     done = await ran(spec, agent_devices=(4,))
     sizes = [len(seat.train) for seat in done.experiment.population.seats]
-    moved, weights, chosen = [], [], []
+    edges, weights, chosen = [], [], []
     for home in (0, 1):
         edge, took_part = done.experiment.initial, []
         for edge_round in (0, 1):
@@ -133,15 +130,12 @@ async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_rou
             assert [row.seat for row in rows] == selected(done.experiment, home, edge_round)
             took_part += [row.seat for row in rows]
             trained = flat.local(done.experiment, took_part[-1], 1, edge, edge_round)
-            delta = {name: trained[name] - edge[name] for name in edge}
-            mean = flat.exact_mean([delta], [sizes[took_part[-1]]], sum(sizes))
-            edge = {name: edge[name] + mean[name] for name in edge}
-        moved.append({name: edge[name] - done.experiment.initial[name] for name in edge})
+            edge = flat.averaged(edge, [trained], [sizes[took_part[-1]]], sum(sizes))
+        edges.append(edge)
         weights.append(sum(sizes[seat] for seat in set(took_part)))
         chosen.append(len(set(took_part)))
     assert sorted(chosen) == [1, 2], "one edge must have selected a seat twice, the other both seats"
-    mean = flat.exact_mean(moved, weights, sum(sizes))
-    assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean[name] for name in mean})
+    assert flat.same_bits(done.model, flat.averaged(done.experiment.initial, edges, weights, sum(sizes)))
 
 
 def selected(experiment: Experiment, home: int, edge_round: int) -> list[int]:

@@ -14,7 +14,7 @@ from shared.federation.experiment import Experiment
 from shared.training.loop import Correct
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import Ended, four, ran, tried
-from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.plain_linear import Array, in_one_batch
 
 LOST = [{"round_no": 2, "seats": [1]}]
 MODEL_BYTES = 4 * (64 * 10 + 10)
@@ -32,22 +32,11 @@ def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def scale(slope: Array, bound: float | None) -> float:
-    """Returns the factor by which a step's gradient is scaled down to a norm of at most `bound`."""
-    return min(1.0, bound / float(np.linalg.norm(slope))) if bound else 1.0
-
-
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
     """Computes algorithm 1 in numpy, weighted by samples; returns w and the h_i after the spec's rounds."""
     p: Any = experiment.params
     w = plain_linear.joined(experiment.initial)
-    n, k, eta, momentum = (
-        len(experiment.population.seats),
-        experiment.spec.local_epochs,
-        experiment.spec.lr,
-        experiment.spec.momentum,
-    )
-    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
+    n, far = len(experiment.population.seats), plain_linear.reach(experiment)
     sizes = np.array([len(seat.train) for seat in experiment.population.seats])
     relative = sizes / sizes.mean() if p.relative_weights else np.ones(n)
     g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
@@ -56,13 +45,9 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
         seats = chosen.get(round_no, list(range(n)))
         trained = []
         for seat in seats:
-            gradient, theta, velocity = plain_linear.gradient_of(experiment, seat), w, np.zeros_like(w)
-            for _ in range(k):
-                drift = p.alpha / relative[seat] * (h[seat] + theta - w)
-                drift += (g_own[seat] - g / relative[seat]) / (eta * far)
-                slope = gradient(theta) + drift
-                velocity = momentum * velocity + slope * scale(slope, p.clip_norm)
-                theta = theta - eta * velocity
+            pull = p.alpha / relative[seat]
+            shift = pull * h[seat] + (g_own[seat] - g / relative[seat]) / (experiment.spec.lr * far)
+            theta = plain_linear.trained(experiment, seat, w, shift=shift, pull=pull, bound=p.clip_norm)
             g_own[seat] = theta - w
             h[seat] = h[seat] + theta - w
             trained.append(theta)
@@ -96,9 +81,7 @@ def check_bytes(done: Ended) -> None:
 async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     params: dict[str, Any], momentum: float
 ) -> None:
-    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
-    spec = spec_of(params, momentum=momentum, **fields)
-    done = await ran(spec, agent_devices=(3, 1))
+    done = await ran(spec_of(params, **in_one_batch(momentum=momentum, losses=LOST)), agent_devices=(3, 1))
     check_bytes(done)
     w, _ = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
@@ -107,9 +90,8 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 
 
 def test_relative_weights_and_the_bound_on_gradients_change_the_result() -> None:
-    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3}
     without, *options = [
-        tried(**spec_of({"alpha": 0.5, **more}, **fields)).model
+        tried(**spec_of({"alpha": 0.5, **more}, **in_one_batch())).model
         for more in ({}, {"relative_weights": True}, {"clip_norm": 0.5})
     ]
     assert all(flat.distance(with_it, without) > 1e-3 for with_it in options)
@@ -128,13 +110,11 @@ def test_clients_of_equal_size_and_a_bound_that_is_not_reached_change_nothing() 
 
 def test_a_bound_clips_fedavg_too_where_all_terms_are_off() -> None:
     params = {"alpha": 0, "drift": False, "gradient": False, "clip_norm": 0.1}
-    done = tried(**spec_of(params, model="linear", batch_size=plain_linear.ONE_BATCH, num_rounds=1))
-    w, moves = plain_linear.joined(done.experiment.initial), []
-    for seat in done.experiment.population.seats:
-        slope = plain_linear.gradient_of(done.experiment, seat.number)(w)
-        moves.append(0.1 * slope * scale(slope, 0.1))
-    sizes = [len(seat.train) for seat in done.experiment.population.seats]
-    assert flat.distance(done.model, plain_linear.parted(w - np.average(moves, axis=0, weights=sizes))) < 1e-6
+    done = tried(**spec_of(params, **in_one_batch(local_epochs=1, num_rounds=1)))
+    w, seats = plain_linear.joined(done.experiment.initial), done.experiment.population.seats
+    clipped = [plain_linear.trained(done.experiment, seat.number, w, bound=0.1) for seat in seats]
+    mean = np.average(clipped, axis=0, weights=[seat.n_train for seat in seats])
+    assert flat.distance(done.model, plain_linear.parted(mean)) < 1e-6
 
 
 def proximal_correction(mu: float) -> Any:
@@ -157,15 +137,14 @@ def test_without_drift_and_gradient_term_it_is_fedprox_bit_for_bit() -> None:
 
 def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:
     """One device per edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
-    params = {"alpha": 0.5}
-    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
-    done = tried(**spec_of(params, num_rounds=1, partition="iid", **fields))
+    fields = in_one_batch(local_epochs=1, num_devices=2, edge_rounds=2, num_rounds=1, partition="iid")
+    done = tried(**spec_of({"alpha": 0.5}, **fields))
     edges = []
     for seat in (0, 1):
-        gradient, w = plain_linear.gradient_of(done.experiment, seat), plain_linear.joined(done.experiment.initial)
+        w = plain_linear.joined(done.experiment.initial)
         h = g_own = np.zeros_like(w)
         for _ in range(2):
-            theta = w - 0.1 * (gradient(w) + 0.5 * h + g_own / 0.1)  # one step, g is 0
+            theta = plain_linear.trained(done.experiment, seat, w, shift=0.5 * h + g_own / 0.1)  # one step, g is 0
             g_own, h, w = theta - w, h + theta - w, theta
         edges.append(w + h)
     assert flat.distance(done.model, plain_linear.parted(np.mean(edges, axis=0))) < 1e-5
@@ -174,7 +153,7 @@ def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:
 @pytest.mark.slow
 def test_feddc_reaches_a_low_loss_sooner_where_clients_differ() -> None:
     """The paper's claim: with the drift taken into account, training converges faster than FedAvg's and FedProx's."""
-    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 10, "num_rounds": 5}
+    fields = in_one_batch(local_epochs=10, num_rounds=5)
     off = {"drift": False, "gradient": False}
     feddc = tried(**spec_of({"alpha": 0.1}, partition=TWO_CLASSES, **fields))
     others = [tried(**spec_of({"alpha": alpha, **off}, partition=TWO_CLASSES, **fields)) for alpha in (0.0, 0.1)]
@@ -186,17 +165,9 @@ def test_feddc_reaches_a_low_loss_sooner_where_clients_differ() -> None:
 @pytest.mark.whole
 def test_feddc_converges_with_different_participants_in_each_round() -> None:
     """Three of ten devices per round: the mean of all drifts is used; that of participants would oscillate."""
-    fields: dict[str, Any] = {
-        "model": "linear",
-        "data": {"name": "digits", "n_train": 400, "n_test": 50},
-        "batch_size": plain_linear.ONE_BATCH,
-        "local_epochs": 10,
-        "num_rounds": 10,
-        "num_devices": 10,
-        "num_edges": 1,
-        "select": "random",
-        "fraction_train": 0.3,
-    }
+    data = {"name": "digits", "n_train": 400, "n_test": 50}
+    fields = in_one_batch(local_epochs=10, num_rounds=10, data=data, num_devices=10, num_edges=1)
+    fields |= {"select": "random", "fraction_train": 0.3}
     feddc, fedavg = [
         plain_linear.loss_of(done.experiment, done.model)
         for params in ({"alpha": 0.1}, {"alpha": 0.0, "drift": False, "gradient": False})

@@ -10,7 +10,7 @@ import pytest
 from shared.federation.experiment import Experiment
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import four, ran, tried
-from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.plain_linear import Array, in_one_batch
 
 LOST = [{"round_no": 2, "seats": [1]}]
 
@@ -26,19 +26,10 @@ def spec_of(alpha: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def in_one_batch(**more: Any) -> dict[str, Any]:
-    return {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, **more}
-
-
 def local(experiment: Experiment, seat: int, start: Array, grad: Array) -> Array:
     """Minimises L_k(theta) - <grad_k, theta> + alpha/2 |theta - start|^2 by the spec's steps."""
     p: Any = experiment.params
-    spec, gradient = experiment.spec, plain_linear.gradient_of(experiment, seat)
-    theta, velocity = start, np.zeros_like(start)
-    for _ in range(spec.local_epochs):
-        velocity = spec.momentum * velocity + gradient(theta) - grad + p.alpha * (theta - start)
-        theta = theta - spec.lr * velocity
-    return theta
+    return plain_linear.trained(experiment, seat, start, shift=-grad, pull=p.alpha)
 
 
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, Array]:

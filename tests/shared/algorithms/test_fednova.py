@@ -26,9 +26,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
         **four(),
         "algorithm": name,
         "partition": {"name": "shards", "classes_per_device": 2},
-        "model": "linear",
-        "batch_size": plain_linear.ONE_BATCH,
-        "local_epochs": 20,
+        **plain_linear.in_one_batch(local_epochs=20),
         "num_rounds": 3,
         "lr": 0.05,
         "devices": STRAGGLERS,
@@ -47,20 +45,6 @@ def steps_of(done: Ended) -> list[dict[int, int]]:
             full = done.experiment.spec.local_epochs
             found.append({row.seat: round(row.work_share * full) for row in rows})
     return found
-
-
-def reach(n_steps: int, momentum: float) -> float:
-    """Returns |a_i|: the sum of the weights of all gradients in what momentum SGD changes."""
-    return sum(momentum**i for j in range(n_steps) for i in range(j + 1))
-
-
-def local(experiment: Experiment, seat: int, x: Array, n_steps: int) -> Array:
-    """Returns what a seat's full-batch steps change."""
-    gradient, y, velocity = plain_linear.gradient_of(experiment, seat), x, np.zeros_like(x)
-    for _ in range(n_steps):
-        velocity = experiment.spec.momentum * velocity + gradient(y)
-        y = y - experiment.spec.lr * velocity
-    return np.asarray(y - x)
 
 
 def step(moved: list[Array], lengths: list[float], sizes: list[int]) -> tuple[Array, float]:
@@ -84,8 +68,8 @@ def plain(done: Ended, *, normalise: bool = True) -> Array:
             w, length = x, 0.0
             for at in steps[: experiment.spec.edge_rounds_at(edge)]:
                 here = [seat for seat in seats if seat in at]
-                lengths = [reach(at[seat], experiment.spec.momentum) if normalise else 1.0 for seat in here]
-                moved = [local(experiment, seat, w, at[seat]) for seat in here]
+                lengths = [plain_linear.reach(experiment, at[seat]) if normalise else 1.0 for seat in here]  # |a_i|
+                moved = [plain_linear.trained(experiment, seat, w, at[seat]) - w for seat in here]
                 change, far = step(moved, lengths, [sizes[seat] for seat in here])
                 w, length = w + change, length + far
             found.append((w - x, length, sum(sizes[seat] for seat in seats)))

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
-from tests.shared.algorithms import flat
+from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import four, resolved, tried
 
 
@@ -24,25 +23,14 @@ def spec_of(mu: float | None, **more: Any) -> dict[str, Any]:
 
 def pulled(experiment: Experiment, mu: float) -> TensorMap:
     """Computes one round of full-batch steps on h_k(w) = F_k(w) + mu/2 |w - w_t|^2, averaged by samples, in numpy."""
-    start = [experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias")]
-    total = [np.zeros_like(part) for part in start]
-    for seat in experiment.population.seats:
-        x = ((experiment.data.train_x[seat.train] / 255 - 0.5) / 0.5).reshape(len(seat.train), -1)
-        y = np.asarray(experiment.data.train_y)[seat.train]
-        own = start
-        for _ in range(experiment.spec.local_epochs):
-            gradients = flat.softmax_gradient(own[0], own[1], x, y)
-            own = [
-                w - experiment.spec.lr * (g + mu * (w - w_t)) for w, g, w_t in zip(own, gradients, start, strict=True)
-            ]
-        total = [sum_ + len(y) / 240 * w for sum_, w in zip(total, own, strict=True)]
-    return {"head.weight": torch.from_numpy(total[0]), "head.bias": torch.from_numpy(total[1])}
+    start, seats = plain_linear.joined(experiment.initial), experiment.population.seats
+    own = [plain_linear.trained(experiment, seat.number, start, pull=mu) for seat in seats]
+    return plain_linear.parted(np.average(own, axis=0, weights=[seat.n_train for seat in seats]))
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0])
 def test_devices_minimise_the_proximal_objective(mu: float) -> None:
-    spec = spec_of(mu, model="linear", batch_size=1000, local_epochs=5, num_rounds=1)
-    done = tried(**spec)
+    done = tried(**spec_of(mu, **plain_linear.in_one_batch(local_epochs=5, num_rounds=1)))
     assert flat.distance(done.model, pulled(done.experiment, mu)) < 1e-6
     assert flat.distance(done.model, pulled(done.experiment, 0.0)) > 1e-4
 

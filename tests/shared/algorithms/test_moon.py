@@ -84,9 +84,7 @@ def test_rounds_are_those_of_algorithm_1() -> None:
     for round_no in (1, 2, 3):
         trained = {seat: local(experiment, seat, round_no, w, last.get(seat), 5.0) for seat in range(4)}
         sizes = [len(seat.train) for seat in experiment.population.seats]
-        deltas = [{name: after[name] - w[name] for name in w} for after in trained.values()]
-        mean = flat.exact_mean(deltas, sizes, sum(sizes))
-        w, last = {name: tensor + mean[name] for name, tensor in w.items()}, trained
+        w, last = flat.averaged(w, list(trained.values()), sizes, sum(sizes)), trained
     assert flat.distance(done.model, w) < 1e-5
     assert flat.distance(done.model, flat.fedavg(experiment, 3)) > 1e-3
 

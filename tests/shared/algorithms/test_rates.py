@@ -14,6 +14,8 @@ from shared.spec.experiment import ExperimentSpec
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import four, tried
 from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.test_scaffold import plain as scaffold
+from tests.shared.algorithms.test_server_optimizers import plain as fedavg
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
@@ -21,11 +23,8 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return {
         **four(),
         "partition": {"name": "shards", "classes_per_device": 2},
-        "model": "linear",
-        "batch_size": plain_linear.ONE_BATCH,
-        "local_epochs": 3,
         "num_rounds": 4,
-        **more,
+        **plain_linear.in_one_batch(**more),
     }
 
 
@@ -66,28 +65,12 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-def scaffold(experiment: Experiment) -> Array:
-    """SCAFFOLD, option II, in numpy with the rates of the rounds; FedAvg keeps all controls at 0."""
-    x = plain_linear.joined(experiment.initial)
-    c, own, k = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(4)}, experiment.spec.local_epochs
-    for round_no in range(1, experiment.spec.num_rounds + 1):
-        eta, moved = experiment.spec.lr_at(round_no), []
-        for seat in range(4):
-            gradient, y = plain_linear.gradient_of(experiment, seat), x
-            for _ in range(k):
-                y = y - eta * (gradient(y) - own[seat] + c)
-            if experiment.algorithm.name == "scaffold":
-                own[seat] = own[seat] - c + (x - y) / (k * eta)
-            moved.append(y - x)
-        x, c = x + np.mean(moved, axis=0), np.mean(list(own.values()), axis=0)
-    return x
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["name"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_devices_train_with_the_rate_of_the_round(algorithm: str, schedule: dict[str, Any]) -> None:
     done = tried(**spec_of(algorithm=algorithm, lr=schedule))
-    assert flat.distance(done.model, plain_linear.parted(scaffold(done.experiment))) < 2e-5
+    x = scaffold(done.experiment, {})[0] if algorithm == "scaffold" else fedavg(done.experiment, None)
+    assert flat.distance(done.model, plain_linear.parted(x)) < 2e-5
 
 
 def test_a_constant_schedule_has_the_bits_of_a_number() -> None:

@@ -15,7 +15,7 @@ from shared.training.models import build
 from shared.training.optimizers import momentum_step_factor
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import four, ran, resolved, tried
-from tests.shared.algorithms.plain_linear import Array
+from tests.shared.algorithms.plain_linear import Array, in_one_batch
 
 LOST = [{"round_no": 2, "seats": [1]}]
 
@@ -32,30 +32,18 @@ def spec_of(option: str | None, server_lr: float = 1.0, **more: Any) -> dict[str
     }
 
 
-def in_one_batch(**more: Any) -> dict[str, Any]:
-    return {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, **more}
-
-
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[int, Array]]:
     """Computes algorithm 1 in numpy; returns x, c and the c_i after the spec's rounds."""
     p: Any = experiment.params
     x = plain_linear.joined(experiment.initial)
-    n, k, eta, momentum = (
-        len(experiment.population.seats),
-        experiment.spec.local_epochs,
-        experiment.spec.lr,
-        experiment.spec.momentum,
-    )
-    far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
+    n, far = len(experiment.population.seats), plain_linear.reach(experiment)
     c, own = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(n)}
     for round_no in range(1, experiment.spec.num_rounds + 1):
-        moved, changed = [], []
+        eta, moved, changed = experiment.spec.lr_at(round_no), [], []
         for seat in chosen.get(round_no, list(range(n))):
-            gradient, y, velocity = plain_linear.gradient_of(experiment, seat), x, np.zeros_like(x)
-            for _ in range(k):
-                velocity = momentum * velocity + gradient(y) - own[seat] + c
-                y = y - eta * velocity
-            after = gradient(x) if p.option == "I" else own[seat] - c + (x - y) / (far * eta)
+            y = plain_linear.trained(experiment, seat, x, round_no=round_no, shift=c - own[seat])
+            at_x = plain_linear.gradient_of(experiment, seat)(x)
+            after = at_x if p.option == "I" else own[seat] - c + (x - y) / (far * eta)
             moved.append(y - x)
             changed.append(after - own[seat])
             own[seat] = after
@@ -94,18 +82,12 @@ async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits
     """Two edge rounds with one device per edge: c is then the mean of the last c_i, each updated twice."""
     spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
     done = await ran(spec, agent_devices=(1, 1))
-    k, eta, last, models = 3, 0.1, [], []
+    last, models = [], []
     for seat in (0, 1):
-        gradient, x, own = (
-            plain_linear.gradient_of(done.experiment, seat),
-            plain_linear.joined(done.experiment.initial),
-            np.zeros(()),
-        )
+        x, own = plain_linear.joined(done.experiment.initial), np.zeros(())
         for _ in range(2):
-            y = x
-            for _ in range(k):
-                y = y - eta * (gradient(y) - own)
-            own, x = own + (x - y) / (k * eta), y
+            y = plain_linear.trained(done.experiment, seat, x, shift=-own)
+            own, x = own + (x - y) / (3 * 0.1), y
         last.append(own)
         models.append(x)
     assert flat.distance(done.state.control, plain_linear.parted(np.mean(last, axis=0))) < 1e-5

@@ -34,12 +34,9 @@ def spec_of(server_optimizer: Any = None, **more: Any) -> dict[str, Any]:
     return {
         **four(),
         "partition": {"name": "dirichlet", "alpha": 0.5},
-        "model": "linear",
-        "batch_size": plain_linear.ONE_BATCH,
-        "local_epochs": 3,
         "num_rounds": 4,
         "server_optimizer": server_optimizer,
-        **more,
+        **plain_linear.in_one_batch(**more),
     }
 
 
@@ -70,31 +67,20 @@ class Plain:
         return np.asarray(how["lr"] * self.m / (np.sqrt(self.v) + how["tau"]))
 
 
-def mean_update(experiment: Experiment, seats: list[int], x: Array) -> tuple[Array, int]:
-    """Returns the mean, by samples, of what these seats' local steps change, and the samples."""
-    sizes, moved = [], []
-    for seat in seats:
-        gradient, w = plain_linear.gradient_of(experiment, seat), x
-        for _ in range(experiment.spec.local_epochs):
-            w = w - 0.1 * gradient(w)
-        moved.append(w - x)
-        sizes.append(len(experiment.population.seats[seat].train))
-    return np.average(moved, axis=0, weights=sizes), sum(sizes)
-
-
 def plain(experiment: Experiment, cloud: Any, edges: Any = None) -> Array:
     """Computes the spec's rounds; edges that form models have optimisers of their own."""
     x, homes = plain_linear.joined(experiment.initial), [seat.home_edge for seat in experiment.population.seats]
     of_cloud, of_edges = Plain(cloud), [Plain(edges) for _ in range(2)]
-    for _ in range(experiment.spec.num_rounds):
+    for round_no in range(1, experiment.spec.num_rounds + 1):
         moved, sizes = [], []
         for edge, optimiser in enumerate(of_edges):
-            seats, w, n = [seat for seat, home in enumerate(homes) if home == edge], x, 0
+            seats, w = [seat for seat, home in enumerate(homes) if home == edge], x
+            n = [experiment.population.seats[seat].n_train for seat in seats]
             for _ in range(experiment.spec.most_edge_rounds):
-                delta, n = mean_update(experiment, seats, w)
-                w = w + optimiser(delta)
+                after = [plain_linear.trained(experiment, seat, w, round_no=round_no) for seat in seats]
+                w = w + optimiser(np.average(after, axis=0, weights=n) - w)
             moved.append(w - x)
-            sizes.append(n * experiment.spec.most_edge_rounds)
+            sizes.append(sum(n))
         x = x + of_cloud(np.average(moved, axis=0, weights=sizes))
     return x
 
