@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import torch
 
@@ -16,11 +15,9 @@ from shared.core.scores import Score
 from shared.federation.messages import VisitAnswer
 from shared.federation.registry import load_algorithm
 from shared.run_records.visits import FailureInfo
-from shared.service.order_headers import CHECKSUM_HEADER
 from shared.training.data.channel_statistics import Statistics
-from shared.wire import codec
-from tests.faults import answer, at
-from tests.federation import AGENT_PORT, PassOn, Tamper
+from tests.federation import AGENT_PORT, Tamper
+from tests.security.test_false_claims import Forge, changing
 from tests.shared.algorithms.layouts import run
 
 SPEC: dict[str, Any] = {
@@ -29,21 +26,12 @@ SPEC: dict[str, Any] = {
     "num_edges": 1,
     "num_rounds": 2,
 }
-Forge = Callable[[Any], Any]
 
 
 def forging(algorithm: str, forge: Forge) -> Tamper:
     """Replaces the first answer of the first agent, which hosts one device."""
     kind: Any = VisitAnswer
-    decoded = kind[load_algorithm(algorithm).update, Any]
-
-    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-        whole = await pass_on()
-        body = codec.encode(forge(codec.decode(decoded, await whole.aread(), stored=True)))
-        headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
-        return answer(bytes(body.join()), httpx2.Headers({**headers, "content-length": str(body.n_bytes)}))
-
-    return at(AGENT_PORT, "/visits", reply, times=1)
+    return changing(kind[load_algorithm(algorithm).update, Any], AGENT_PORT, "/visits", forge)
 
 
 def with_field(field: str, change: Callable[[Any, str], Any]) -> Forge:

@@ -57,14 +57,17 @@ async def test_every_route_of_every_tier_accepts_its_own_token_only(tmp_path: Pa
 
                     async def ask(
                         token: str | None, method: str = method, url: str = url, http: httpx2.AsyncClient = http
-                    ) -> int:
+                    ) -> httpx2.Response:
                         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-                        answer = await http.request(method, url, headers=headers, json={})
-                        return answer.status_code
+                        return await http.request(method, url, headers=headers, json={})
 
+                    named = "API" if own == TOKENS["api_token"] else "tier"
                     for wrong in (None, "", "guess", own[:-1], own + "x", other):
-                        assert (await ask(wrong) == 401) == (path not in OPEN), (tier, method, path, wrong)
-                    assert await ask(own) not in (401, 403, 405, 500), (tier, method, path)
+                        refused = await ask(wrong)
+                        assert (refused.status_code == 401) == (path not in OPEN), (tier, method, path, wrong)
+                        told = f"the {named} token is missing or wrong"
+                        assert path in OPEN or refused.json()["detail"] == told, (tier, method, path, wrong)
+                    assert (await ask(own)).status_code not in (401, 403, 405, 500), (tier, method, path)
                     tried[tier] = tried.get(tier, 0) + 1
     assert tried["cloud"] > 25
     assert tried.keys() == {"cloud", "edge", "agent"}

@@ -116,40 +116,6 @@ async def test_a_node_of_any_network_registers_with_a_token_and_none_without(
             assert "set tokens, or add its network to ALLOWED_NETWORKS" in answer.json()["detail"]
 
 
-# ---- tokens
-
-
-@pytest.mark.layout(n_edges=1, agent_devices=(1,), common={"tier_token": "tier", "api_token": "api"})
-async def test_each_token_is_accepted_on_its_own_routes_only(fed: Federation) -> None:
-    api = [("GET", "/runs"), ("POST", "/runs"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/metrics")]
-    tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
-    below = [
-        ("POST", f"http://127.0.0.1:{EDGE_PORT}/rounds"),
-        ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
-        ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
-        ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
-        ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),
-    ]
-
-    async def status(method: str, url: str, token: str | None) -> int:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        body: dict[str, int] | None = {} if method in ("POST", "PUT") else None
-        return (await fed.client.request(method, url, headers=headers, json=body)).status_code
-
-    for method, url in api + tier + below:
-        for wrong in (None, "", "guess", "api" if (method, url) in tier + below else "tier"):
-            assert await status(method, url, wrong) == 401, (method, url, wrong)
-    for method, url in api:
-        assert await status(method, url, "api") in (200, 422)
-    for method, url in below:
-        assert await status(method, url, "tier") in (200, 204, 400, 422)
-    for path in ("/healthz", "/readyz"):
-        assert await status("GET", path, None) == 200
-    refused = await fed.client.get("/runs", headers={"authorization": "Basic api"})
-    assert refused.json()["detail"] == "the API token is missing or wrong"
-    assert "api" not in refused.text.replace("API", "")
-
-
 # ---- health
 
 

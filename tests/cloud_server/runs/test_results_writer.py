@@ -25,7 +25,6 @@ from tests.strata.samples import a_round, a_run
 pytestmark = pytest.mark.layout(agent_devices=(3, 3))
 
 T = TypeVar("T")
-"""Generous: a busy machine may take long to its first round."""
 SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
 
 
@@ -37,17 +36,17 @@ async def results(tmp_path: Path) -> AsyncIterator[ResultsFolder]:
 
 
 def done(run: str, round_no: int) -> RoundDone:
-    return RoundDone(Mock(run=run), Mock(), Mock(), Mock(round_no=round_no))
+    return RoundDone(Mock(run=run), Mock(), Mock(), Mock(round_no=round_no, evaluation=None))
 
 
 def record_writes(
     monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: int = 0
-) -> list[tuple[str, list[int]]]:
-    """Records each write as (run, rounds); the first ones fail."""
-    found: list[tuple[str, list[int]]] = []
+) -> list[tuple[str, dict[int, Any]]]:
+    """Records each write as (run, evaluations by round); the first ones fail."""
+    found: list[tuple[str, dict[int, Any]]] = []
 
     def write(info: Any, experiment: Any, placement: Any, rounds: Any, trained: Any = None) -> None:
-        found.append((info.run, [detail.round_no for detail in rounds]))
+        found.append((info.run, {detail.round_no: detail.evaluation for detail in rounds}))
         if len(found) <= fails:
             raise StorageFailed("the disk is full")
 
@@ -84,7 +83,7 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
     again = record_writes(monkeypatch, results)
     await results.round_done(done("b", 1))
     await results.settle()
-    assert (found, again) == ([("a", [1])], [("b", [1])])
+    assert (found, again) == ([("a", {1: None})], [("b", {1: None})])
 
 
 # ---- evaluations
@@ -92,17 +91,6 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
 
 def waiting_round(round_no: int, *, due: bool = True) -> RoundDone:
     return RoundDone(a_run(), Mock(), Mock(), a_round(round_no, evaluation=None), due)
-
-
-def record_evaluations(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tuple[int, Any]]:
-    """Records what is written, as (round, evaluation)."""
-    found: list[tuple[int, Any]] = []
-
-    def write(info: Any, experiment: Any, placement: Any, rounds: Any, trained: Any = None) -> None:
-        found.extend((row.round_no, row.evaluation) for row in rounds)
-
-    monkeypatch.setattr(results, "_write", write)
-    return found
 
 
 class NoThread(ComputeThread):
@@ -117,29 +105,29 @@ async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_foll
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = ResultsFolder(tmp_path, NoThread())
-    found = record_evaluations(monkeypatch, results)
+    found = record_writes(monkeypatch, results)
     await results.round_done(waiting_round(1, due=False))
     await results.round_done(waiting_round(2))
     await results.round_done(waiting_round(3, due=False))
     await results.round_done(waiting_round(4))
     await asyncio.sleep(3 * EVERY_S)
-    assert found == [(1, None)]
+    assert found == [("r1", {1: None})]
     results.evaluated("other", 2, SCORES)
     results.evaluated("r1", 2, SCORES)
     await asyncio.sleep(3 * EVERY_S)
-    assert found[1:] == [(2, SCORES), (3, None)]
+    assert found[1:] == [("r1", {2: SCORES, 3: None})]
     results.evaluated("r1", 4, None)  # the evaluation failed: the round need not wait
     await asyncio.sleep(3 * EVERY_S)
-    assert found[3:] == [(4, None)]
+    assert found[2:] == [("r1", {4: None})]
 
 
 async def test_settle_writes_rounds_that_wait_for_an_evaluation_at_once(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = record_evaluations(monkeypatch, results)
+    found = record_writes(monkeypatch, results)
     await results.round_done(waiting_round(1))
     await results.close()
-    assert found == [(1, None)]
+    assert found == [("r1", {1: None})]
     results.evaluated("r1", 1, SCORES)  # the next write of all rounds includes what the store has
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChanges
+from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import EdgeMoved, Placement, PlacementManager
 from cloud_server.runs.round_map import RoundMap, round_map
@@ -110,35 +110,3 @@ def test_a_home_whose_edge_was_removed_moves_to_a_spare_edge(tmp_path: Path) -> 
         changes = manager.refresh()
         assert manager.placement.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
         assert changes == ([] if holder == "edge-2" else [EdgeMoved(1, "edge-9", "edge-2")])
-
-
-# ---- states
-
-
-def test_a_silent_node_is_suspect_then_lost_and_a_heartbeat_revives_it() -> None:
-    seen = LastSeen(100.0, TTL_S)
-    assert [seen.state(100 + after) for after in (0, 2.5, 2.6, 5.0, 5.1)] == [
-        "alive",
-        "alive",
-        "suspect",
-        "suspect",
-        "lost",
-    ]
-    seen.heard(104.0)
-    assert seen.state(104.0) == "alive"  # it sent a heartbeat before it was lost
-    seen.heard(110.0)
-    assert seen.state(110.0) == "revived"
-    seen.heard(114.0)
-    assert (seen.state(114.9), seen.state(115.1)) == ("revived", "alive")
-
-
-def test_each_change_is_reported_once() -> None:
-    changes = StateChanges()
-    first, second = ("agent", "a"), ("edge", "e")
-    assert changes.since_last_check({first: "alive", second: "alive"}) == []
-    assert changes.since_last_check({first: "lost", second: "alive"}) == [("agent", "a", "lost")]
-    assert changes.since_last_check({first: "lost", second: "alive"}) == []
-    assert changes.since_last_check({first: "revived", second: "suspect"}) == [
-        ("agent", "a", "revived"),
-        ("edge", "e", "suspect"),
-    ]

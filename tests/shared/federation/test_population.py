@@ -14,7 +14,6 @@ from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
 from shared.federation.population import Latencies, Population, counts_of, population
 from shared.federation.spec_parser import parse_spec
-from shared.federation.test_sets import Samples
 from shared.simulation import DeviceSpec, ProfileSpec
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
@@ -56,11 +55,6 @@ def every_one(parts: list[Any]) -> list[int]:
 
 
 # ---- reproducibility
-
-
-def test_the_same_spec_and_data_give_the_same_population() -> None:
-    assert population_of().digest == population_of().digest
-    assert samples_of(population_of()) == samples_of(population_of())
 
 
 @pytest.mark.parametrize(
@@ -371,10 +365,6 @@ def test_the_largest_remainder_wins_and_ties_go_to_the_first() -> None:
     assert largest_remainder(np.array([1, 1, 2]), 5).tolist() == [1, 1, 3]
     assert largest_remainder(np.array([1, 1, 1]), 4).tolist() == [2, 1, 1]
     assert largest_remainder(np.array([0, 0]), 3).tolist() == [3, 0]
-
-
-def test_length_of_samples_is_their_count() -> None:
-    assert len(Samples("test", np.arange(3))) == 3
 
 
 # ---- domains and test sets

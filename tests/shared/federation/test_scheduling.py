@@ -31,20 +31,13 @@ def is_whole(shares: Shares, task: Any) -> None:
 
 
 @given(compute=COMPUTE, n=st.integers(0, 300))
-def test_proportional_shares_assign_each_sample_once(compute: list[float], n: int) -> None:
+def test_proportional_shares_assign_each_sample_once_and_are_eq_2_to_one_sample(compute: list[float], n: int) -> None:
     task = np.arange(1000, 1000 + n)
-    is_whole(proportional([Participant(seat, sps) for seat, sps in enumerate(compute)], task, rng()), task)
-
-
-@given(compute=COMPUTE, n=st.integers(1, 300))
-def test_proportional_shares_are_eq_2_to_one_sample(compute: list[float], n: int) -> None:
-    if sum(compute) == 0:
-        return
-    found = sizes(
-        proportional([Participant(seat, sps) for seat, sps in enumerate(compute)], np.arange(n), rng()), len(compute)
-    )
-    exact = [n * (sps / max(compute)) / sum(c / max(compute) for c in compute) for sps in compute]
-    assert all(abs(a - b) < 1 + 1e-6 for a, b in zip(found, exact, strict=True))
+    shares = proportional([Participant(seat, sps) for seat, sps in enumerate(compute)], task, rng())
+    is_whole(shares, task)
+    if sum(compute):
+        exact = [n * (sps / max(compute)) / sum(c / max(compute) for c in compute) for sps in compute]
+        assert all(abs(a - b) < 1 + 1e-6 for a, b in zip(sizes(shares, len(compute)), exact, strict=True))
 
 
 def test_without_free_compute_the_server_takes_all_or_else_all_take_equal_shares() -> None:

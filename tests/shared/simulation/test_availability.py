@@ -10,15 +10,11 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from shared.core.randomness import stream_seed
-from shared.simulation import Always, Availability, OnOff, Seeds, Trace, is_on, next_on, parse_traces
+from shared.simulation import Always, Availability, OnOff, Trace, is_on, next_on, parse_traces
 from shared.simulation.availability import CYCLES, _on_times
+from tests.shared.simulation.test_load import streams_of
 
 TIMES = OnOff(mean_on_s=30, mean_off_s=70)
-
-
-def streams_of(seat: int) -> Seeds:
-    return lambda purpose: stream_seed(f"seat {seat}|{purpose}")
 
 
 def on(availability: Availability, at_s: float, seat: int = 0) -> bool:

@@ -12,10 +12,11 @@ import pytest
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.federation.spec_parser import parse_spec
-from shared.simulation import Always, DeviceFile, Profile, Seeds, Trace, drawn_profiles, next_on, profiles_of
+from shared.simulation import Always, DeviceFile, Profile, Trace, drawn_profiles, next_on, profiles_of
 from shared.simulation.device_file import AVAILABILITY, BOUNDS, MAX_ROWS, availability_cell, devices_in
 from shared.simulation.profile_catalogue import PROFILES
 from strata.spec_files import read_spec
+from tests.shared.simulation.test_profiles import streams
 
 TEXT = """\ufeff# two phones, and what was not measured of them is missing
  compute_sps, "up_bps",down_bps,latency_s,availability\r
@@ -27,14 +28,10 @@ TEXT = """\ufeff# two phones, and what was not measured of them is missing
 """
 
 
-def seeds(member: str) -> Seeds:
-    return lambda purpose: stream_seed(f"0|{member}|{purpose}")
-
-
 def profiles(n: int, text: str, rows: str = "drawn", **devices: Any) -> list[Profile]:
     file = {"path": "d.csv", "csv": text, "rows": rows}
     spec = parse_spec({"devices": {"file": file, **devices}}).devices
-    return list(map(profiles_of(spec, n, n, seeds), range(n)))
+    return list(map(profiles_of(spec, n, n, streams), range(n)))
 
 
 def numbered(n: int) -> str:
@@ -123,7 +120,7 @@ def test_rows_are_drawn_in_seeded_order_each_once_before_any_comes_again() -> No
 
 def test_devices_of_a_sampled_partition_have_the_same_rows() -> None:
     spec = parse_spec({"devices": {"file": {"path": "d.csv", "csv": numbered(10)}}}).devices
-    assert list(map(drawn_profiles(spec, seeds), range(25))) == profiles(25, numbered(10))
+    assert list(map(drawn_profiles(spec, streams), range(25))) == profiles(25, numbered(10))
 
 
 def test_rows_in_order_belong_to_the_devices_of_their_numbers_which_must_not_be_more() -> None:
@@ -169,9 +166,9 @@ def test_a_figure_that_a_file_gives_is_given_by_nothing_else(devices: dict[str, 
 def test_a_device_is_on_in_the_intervals_of_its_row() -> None:
     (found,) = profiles(1, "availability\n10-20 40-50 / 100")
     times = (0, 10, 20, 45, 60, 150, 999)
-    assert [next_on(found.availability, 7, at, seeds("seat 7")) for at in times] == [10, 10, 40, 45, 110, 210, 1010]
+    assert [next_on(found.availability, 7, at, streams("seat 7")) for at in times] == [10, 10, 40, 45, 110, 210, 1010]
     (never,) = profiles(1, "availability\nnever")
-    assert next_on(never.availability, 0, 5.0, seeds("seat 0")) is None
+    assert next_on(never.availability, 0, 5.0, streams("seat 0")) is None
 
 
 def test_agents_profiles_do_not_count_where_a_file_does() -> None:

@@ -10,16 +10,11 @@ import pytest
 from scipy import stats
 
 from shared.core.errors import BadInput
-from shared.core.randomness import stream_seed
 from shared.federation.spec_parser import parse_spec
-from shared.simulation import Load, NoLoad, Seeds, free_share, telemetry
+from shared.simulation import Load, NoLoad, free_share, telemetry
 from shared.simulation.load import RandomWalk, Sinus, Steps
 from shared.simulation.telemetry import Channel, Device, Heard, TelemetrySpec, law
-
-
-def streams_of(seat: int) -> Seeds:
-    return lambda purpose: stream_seed(f"seat {seat}|{purpose}")
-
+from tests.shared.simulation.test_load import streams_of
 
 WALK = RandomWalk(every_s=5, step=0.2, low=0.1, high=0.9)
 

@@ -7,15 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from shared.core.randomness import stream_seed
-from shared.simulation import MIN_FREE, Load, NoLoad, Seeds, free_share, working_time
+from shared.simulation import MIN_FREE, Load, NoLoad, free_share, working_time
 from shared.simulation.load import RandomWalk, Sinus, Steps
 from shared.simulation.working_time import work_done_s, working_s
-
-
-def streams_of(seat: int) -> Seeds:
-    return lambda purpose: stream_seed(f"seat {seat}|{purpose}")
-
+from tests.shared.simulation.test_load import streams_of
 
 LOADS: list[Load] = [
     Sinus(period_s=7, low=0.2, high=0.9),

@@ -14,14 +14,9 @@ from shared.federation.hooks import Mean, ModelState, NoParams, PerClient
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.spec.synchronisation import WEIGHT_STEPS, Staleness
+from tests.shared.spec.test_experiment import refusal
 
 SEMI = {"mode": "semi_synchronous", "wanted": 1}
-
-
-def refusal(raw: Any) -> BadInput:
-    with pytest.raises(BadInput) as caught:
-        parse_spec(raw)
-    return caught.value
 
 
 # ---- staleness weights

@@ -1,11 +1,10 @@
-"""Gradients of dense networks without autograd: autograd's bits, numpy's values, and which networks are dense."""
+"""Gradients of dense networks without autograd: autograd's bits, and which networks are dense."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,25 +77,6 @@ def test_training_has_the_bits_of_autograd(
     assert ours_found.loss > 0
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor), name
-
-
-def test_loss_and_gradients_are_those_of_the_formulas() -> None:
-    model, ((x, y),) = dense(7).double().float(), drawn((9,))
-    of_batch = dense_gradients(model)
-    assert of_batch is not None
-    loss, outputs, gradients = of_batch(x, y)
-    first, bias, last, last_bias = (parameter.detach().double().numpy() for parameter in model.parameters())
-    inputs, one_hot = x.double().flatten(1).numpy(), np.eye(N_CLASSES)[y.numpy()]
-    hidden = np.maximum(inputs @ first.T + bias, 0)
-    logits = hidden @ last.T + last_bias
-    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    slope = (shares - one_hot) / len(y)
-    below = (slope @ last) * (hidden > 0)
-    expected = [below.T @ inputs, below.sum(0), slope.T @ hidden, slope.sum(0)]
-    assert loss.item() == pytest.approx(-(one_hot * np.log(shares)).sum(1).mean(), rel=1e-6)
-    np.testing.assert_allclose(outputs.numpy(), logits, rtol=1e-4, atol=1e-6)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-4, atol=1e-6)
 
 
 def tied() -> nn.Module:

@@ -159,17 +159,6 @@ def test_an_edges_mean_of_three_updates_has_three_times_the_weight_of_one() -> N
     assert (accumulator.n_updates, accumulator.n_samples) == (4, 20)
 
 
-def test_the_mean_equals_numpys_up_to_the_fixed_point_rounding() -> None:
-    rng = np.random.default_rng(5)
-    deltas = rng.normal(0, 0.1, (7, 1000)).astype(np.float32)
-    weights = rng.integers(1, 100, 7)
-    items = [(Delta(delta={"w": torch.from_numpy(row)}), int(n)) for row, n in zip(deltas, weights, strict=True)]
-    mean = mean_of(partial_sum_of(Delta, items), Delta, FIXED_POINT)
-    assert isinstance(mean, Delta)
-    expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
-    np.testing.assert_allclose(mean.delta["w"].numpy(), expected, rtol=2**-24, atol=2.0**-36)
-
-
 def test_a_position_is_averaged_over_the_updates_that_hold_it() -> None:
     def masked(values: list[float], mask: list[float], seed: int) -> Everything:
         return everything(seed, sparse={"s": torch.tensor(values)}, mask={"s": torch.tensor(mask)})
@@ -247,18 +236,6 @@ def test_a_stored_value_does_not_keep_its_body_in_memory() -> None:
     kept = accumulator.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
     assert torch.equal(accumulator.result().each["scores"]["device-3"], kept)
-
-
-def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
-    """An edge sends its mean: a further level changes only the last rounding."""
-    edge = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, FIXED_POINT)
-    assert isinstance(edge, Delta)
-    accumulator = Accumulator(Delta, FIXED_POINT)
-    accumulator.add(edge, n_samples=4, n_updates=4)
-    accumulator.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
-    cloud = mean_of(accumulator.result(), Delta, FIXED_POINT)
-    assert isinstance(cloud, Delta)
-    assert cloud.delta["w"].tolist() == [2]
 
 
 def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:

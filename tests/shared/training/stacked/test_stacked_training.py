@@ -240,20 +240,6 @@ def test_the_convolutions_of_gpus_are_the_ones_of_each_device(how: dict[str, Any
             assert torch.allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_running_statistics_count_no_padding() -> None:
-    model, shape, client = Kinds(), (1, 8, 8), Client(5, 3)
-    (result,) = stack(model, shape, [client])
-    found, start = model_of(result), client.start(model)
-    x, _ = client.samples(shape)
-    write_state(model, start)
-    seen = model.features[0](samples_at(x, np.arange(3), CPU)(torch.arange(3)))
-    name = "features.1.running_"
-    for what, new in (("mean", seen.mean((0, 2, 3))), ("var", seen.var((0, 2, 3), unbiased=True))):
-        expected = 0.9 * start[name + what] + 0.1 * new
-        assert torch.allclose(found[name + what], expected, rtol=1e-5, atol=1e-6)
-    assert found["features.1.num_batches_tracked"] == 1
-
-
 # ---- bits
 
 
