@@ -31,7 +31,6 @@ BOARD: dict[str, Any] = json.loads((ROOT / "monitoring" / "grafana" / "boards" /
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SCRAPED = {"job", "instance"}
 """Labels that Prometheus adds."""
-SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_info")
 WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__rate_interval"}
 
 

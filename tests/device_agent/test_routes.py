@@ -34,26 +34,17 @@ async def test_an_agent_is_ready_once_an_edge_receives_its_heartbeats(fed: Feder
 @pytest.mark.layout(n_edges=1, agent_devices=(1,))
 async def test_an_order_for_another_agent_at_the_same_address_is_refused_untouched(fed: Federation) -> None:
     """Two containers may have had the address one after the other."""
-    sent: list[httpx2.Request] = []
-
-    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-        if request.url.path == "/visits":
-            sent.append(request)
-        return await pass_on()
-
-    fed.router.tamper = tamper
-    await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
+    order = await captured(fed, num_devices=1)
     host = fed.apps["agent-0"].state.agent.host
     n_visits = host.n_visits
-    answer = await fed.client.post(
-        str(sent[0].url), content=sent[0].content, headers={**sent[0].headers, FOR_HEADER: "a-another"}
-    )
+    headers = {**order.headers, FOR_HEADER: "a-another"}
+    answer = await fed.client.post(str(order.url), content=order.content, headers=headers)
     assert answer.status_code == 421
     assert host.n_visits == n_visits == 2
 
 
-async def captured(fed: Federation) -> httpx2.Request:
-    """Runs a round of two devices at the one agent; returns its order."""
+async def captured(fed: Federation, num_devices: int = 2) -> httpx2.Request:
+    """Runs a round of all devices at the one agent; returns its order."""
     sent: list[httpx2.Request] = []
 
     async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
@@ -62,7 +53,7 @@ async def captured(fed: Federation) -> httpx2.Request:
         return await pass_on()
 
     fed.router.tamper = tamper
-    await fed.run(small_spec(num_edges=1, num_devices=2, num_rounds=1))
+    await fed.run(small_spec(num_edges=1, num_devices=num_devices, num_rounds=1))
     fed.router.tamper = None
     return sent[0]
 

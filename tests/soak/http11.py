@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-MAX_HEAD = 2**16
 NO_BODY = (b"1", b"204", b"304")
 
 

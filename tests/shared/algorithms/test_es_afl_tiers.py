@@ -66,12 +66,7 @@ async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tm
     whole = await ran(spec_of(num_edges=2), **layout)
     async with federation(tmp_path, **layout) as fed:
         run_id = await fed.start_and_pause(spec_of(num_edges=2), rounds)
-        for name in ("edge-0", "edge-1", "cloud"):
-            await fed.stop(name)
-        await fed.start_cloud()
-        for number in range(2):
-            await fed.start_edge(number)
-        await fed.until(lambda: fed.n_agents() == 2)
+        await fed.restart(lambda: None)
         await fed.control(run_id, "resume")
         done = await ended(fed, run_id)
     assert same_state(whole, done)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cmaes import CMA
-from scipy.special import gammaln
 
 from shared.algorithms._evolution import (
     Search,
@@ -31,20 +30,6 @@ def search_of(**changes: object) -> Search:
 
 
 # ---- one step
-
-
-def test_child_is_the_parent_and_a_draw_of_the_covariance() -> None:
-    """Scipy's C^(1/2) would differ in sign conventions, so C z is compared by its square."""
-    covariance = np.array([[2.0, 0.6], [0.6, 0.5]])
-    drawn = [with_child(search_of(), covariance, Strategy(), np.random.default_rng(i)) for i in range(4000)]
-    moves = np.array([np.subtract(one.child, one.parent) / 0.1 for one in drawn])
-    assert np.allclose(np.cov(moves.T), covariance, atol=0.12)
-    white = np.array([one.whitened for one in drawn])
-    assert np.allclose(np.cov(white.T), np.eye(2), atol=0.08)
-    values, vectors = np.linalg.eigh(covariance)
-    inverse = vectors @ np.diag(values**-0.5) @ vectors.T
-    assert np.allclose(white, moves @ inverse, atol=1e-9)
-    assert np.allclose([one.direction for one in drawn], moves, atol=1e-9)
 
 
 def test_direction_is_the_move_made_after_clipping() -> None:
@@ -81,12 +66,6 @@ def test_covariance_is_that_of_the_last_winning_directions() -> None:
     assert np.allclose(found, 0.9 * mean + 0.1 * np.eye(2))
     assert np.array_equal(covariance_of([search_of()], 2, Strategy()), np.eye(2))
     assert np.array_equal(covariance_of(searches, 2, Strategy(adapted=False)), np.eye(2))
-
-
-@pytest.mark.parametrize("n", [2, 8, 40])
-def test_expected_length_of_a_normal_vector(n: int) -> None:
-    exact = np.sqrt(2) * np.exp(gammaln((n + 1) / 2) - gammaln(n / 2))
-    assert expected_length(n) == pytest.approx(exact, rel=2e-3)
 
 
 def test_step_size_0_stays_0() -> None:

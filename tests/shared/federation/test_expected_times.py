@@ -175,10 +175,7 @@ OFTEN_OFF = {"name": "trace", "traces": [[[0, 0.05]], [[0, 1e6]]]}
 @pytest.mark.parametrize(
     ("profile", "line"),
     [
-        (
-            {"availability": {"name": "trace", "traces": [[[0, 1e6]]]}},
-            "without effect: availability trace: no device is off",
-        ),
+        ({"availability": ALWAYS_ON}, "without effect: availability trace: no device is off"),
         ({"availability": OFTEN_OFF}, "expected: 75 % of devices are on when a round begins, at least 50 %"),
         ({"load": {"name": "steps", "low": 0.9}}, "without effect: load steps lengthens a task by at most 0."),
         (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -145,21 +144,7 @@ def test_a_full_disk_is_named_and_leaves_no_file(tmp_path: Path, monkeypatch: py
         Blobs(blobs.path(ABC) / "blobs")
 
 
-def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, on_disk: list[str]) -> None:
     """The whole content is written before the disk is waited for."""
-    done: list[str] = []
-    sync, replace = os.fsync, os.replace
-
-    def fsync(descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        done.append("folder" if stat.S_ISDIR(found.st_mode) else f"file of {found.st_size}")
-        sync(descriptor)
-
-    def rename(source: Path, target: Path) -> None:
-        done.append("rename")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", rename)
     blobs.put([b"abc", b"defg"])
-    assert done == ["file of 7", "rename", "folder"]
+    assert on_disk == ["file of 7", "rename", "folder"]

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -25,9 +24,3 @@ def real_data() -> Path:
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache folder for the whole session, so that each data set is unpacked once."""
     return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Sets one torch thread, as the tiers do: the number of threads changes bits."""
-    torch.set_num_threads(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -118,23 +117,10 @@ class TestFiles:
         assert store.load(SEAT, Version(1)) == b"old"
         assert [path.name for path in folder.glob("*/*/*")] == [Version(1).text]
 
-    def test_file_and_folders_are_on_the_disk_after_save(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = FileStateStore(folder)
-        done: list[str] = []
-        sync, replace = os.fsync, os.replace
-
-        def fsync(descriptor: int) -> None:
-            done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-            sync(descriptor)
-
-        def rename(source: Path, target: Path) -> None:
-            done.append("rename")
-            replace(source, target)
-
-        monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(os, "replace", rename)
-        fill(store, Version(1), Version(2))
-        assert done == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
+    def test_file_and_folders_are_on_the_disk_after_save(self, folder: Path, on_disk: list[str]) -> None:
+        fill(FileStateStore(folder), Version(1), Version(2))
+        whats = [what.partition(" ")[0] for what in on_disk]
+        assert whats == ["folder", "folder", *["file", "rename", "folder"] * 2]  # first those of run and owner
 
     def test_files_left_unfinished_by_a_crash_are_deleted_at_the_next_start(self, folder: Path) -> None:
         store = FileStateStore(folder)
