@@ -16,6 +16,7 @@ from cloud_server.api import membership as membership_api
 from cloud_server.api import metrics as metrics_api
 from cloud_server.api import nodes as nodes_api
 from cloud_server.api import runs as runs_api
+from cloud_server.api import users as users_api
 from cloud_server.dependencies import Cloud
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
@@ -28,13 +29,15 @@ from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.event_feed import EventFeeds
-from cloud_server.runs.events import log_run_event, to_all
+from cloud_server.runs.events import log_run_event, now, to_all
 from cloud_server.runs.manager import RunManager
+from cloud_server.runs.quotas import Quotas
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
 from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
+from cloud_server.users.tokens import Tokens, Users
 from shared.federation.experiment import ExperimentCache
 from shared.identity.assignments import Assigner
 from shared.identity.authority import authority_of
@@ -59,7 +62,7 @@ ROUTES = APIRouter()
 """All endpoints of the cloud."""
 for _part in (
     *(runs_api.open_router, runs_api.router, nodes_api.router, metrics_api.router, membership_api.router),
-    *(identities_api.open_router, identities_api.router),
+    *(identities_api.open_router, identities_api.router, users_api.router),
 ):
     ROUTES.include_router(_part)
 
@@ -75,7 +78,7 @@ def create_app(
 
     `keys` are the cloud's, where nodes show certificates.
     """
-    revoked = Revoked(settings.state_dir / "identity" / "revoked.json")
+    revoked, tokens = Revoked(settings.state_dir / "identity" / "revoked.json"), Tokens()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -83,16 +86,19 @@ def create_app(
             with_users = keys is not None and store is None and not has_user(settings.redis_url)
             users = StoreUsers(settings.redis_url, settings.state_dir) if with_users else None
             kept = store or (users.store if users else RedisStore(settings.redis_url))
-            cloud = build(settings, client, kept, app.state.closing, transport, clock, keys, revoked, users)
+            closing = app.state.closing
+            cloud = build(settings, client, kept, closing, transport, clock, keys, revoked, users, tokens)
             app.state.cloud = cloud
             if cloud.identities is not None:
                 await cloud.identities.start()
             await cloud.ownership.start()
+            cloud.users.start()
             cloud.runs.start()
             cloud.tracking.start(cloud.repository, cloud.ownership.held)
             yield
             cloud.closing.set()
             await cloud.runs.stop()
+            await cloud.users.stop()
             await cloud.tracking.stop()
             if cloud.identities is not None:
                 await cloud.identities.stop()
@@ -103,11 +109,17 @@ def create_app(
             await cloud.store.close()
 
     throttle = Throttle(clock=clock)
-    guards = guards_of(settings, throttle, "API", revoked)
+    guards = guards_of(settings, throttle, "API", revoked, tokens.name)
     app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards)
-    tokens = (settings.common.api_token, settings.common.tier_token)
-    limits = dict.fromkeys(TIER_PATHS, JSON_BYTES)
-    app.add_middleware(BodyLimit, tokens=tokens, limit=settings.max_spec_bytes, limits=limits, throttle=throttle)
+    app.state.tokens = tokens
+    app.add_middleware(
+        BodyLimit,
+        tokens=(settings.common.api_token, settings.common.tier_token),
+        limit=settings.max_spec_bytes,
+        limits=dict.fromkeys(TIER_PATHS, JSON_BYTES),
+        throttle=throttle,
+        user_with=tokens.name,
+    )
     app.add_middleware(ResponseHeaders, pages={"/ui": PAGE_POLICY})
     return app
 
@@ -121,7 +133,8 @@ def build(
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
     revoked: Revoked | None = None,
-    users: StoreUsers | None = None,
+    store_users: StoreUsers | None = None,
+    tokens: Tokens | None = None,
 ) -> Cloud:
     """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics, folder = CloudMetrics(), settings.state_dir / "identity"
@@ -135,9 +148,8 @@ def build(
     registry = Registry(store, caller, settings.node_networks, settings.ttl_s, awake(settings.ttl_s, clock))
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
-    repository = RunRepository(
-        store, blobs, thread, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
-    )
+    on_event = to_all(metrics.on_event, log_run_event, tracking.on_event)
+    repository = RunRepository(store, blobs, thread, settings.max_runs, on_event)
     results = ResultsFolders(settings.runs_dir, evaluating, settings.state_dir)
     services = CloudServices(
         ownership=ownership,
@@ -151,7 +163,8 @@ def build(
         shares=AgentShares(registry, settings.max_concurrent_runs),
         settle_s=settings.settle_s,
     )
-    runs = RunManager(services, settings.max_concurrent_runs)
+    users = Users(store, tokens or Tokens(), bool(settings.common.api_token), now)
+    runs = RunManager(services, _quotas(settings, users, services), settings.max_concurrent_runs)
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, runs.edges_in_use, settings.ttl_s)
     events = EventFeeds(repository, closing, settings.max_event_clients)
@@ -169,9 +182,13 @@ def build(
         (thread, evaluating),
         metrics,
         closing,
-        _identities(settings, store, keys, revoked, users) if keys else None,
+        _identities(settings, store, keys, revoked, store_users) if keys else None,
         RevocationSigner(signer, revoked) if signer else None,
     )
+
+
+def _quotas(settings: CloudSettings, users: Users, services: CloudServices) -> Quotas:
+    return Quotas(users, services.repository, services.results, settings.user_max_runs, settings.user_max_bytes)
 
 
 def _identities(

@@ -19,10 +19,13 @@ from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
 from cloud_server.runs.store_watch import StoreWatch
 from cloud_server.runs.tracking import Tracking
+from cloud_server.runs.user_requests import UserRequests
 from cloud_server.settings import CloudSettings
+from cloud_server.users.tokens import Users
 from shared.identity.revocations import RevocationSigner
 from shared.identity.signing import Issue
 from shared.runtime.compute_thread import ComputeThread
+from shared.service.auth import user_of
 from shared.storage.key_value import Store
 
 
@@ -54,6 +57,15 @@ class Cloud:
     revocations: RevocationSigner | None = None
 
     @property
+    def users(self) -> Users:
+        """The users beside the administrator."""
+        return self.runs.quotas.users
+
+    def requests_of(self, user: str | None) -> UserRequests:
+        """What a user, or the administrator (None), requests of runs."""
+        return UserRequests(self.runs, user)
+
+    @property
     def signed_by(self) -> str:
         """The key with which nodes check what the cloud has signed; empty where it signs nothing."""
         return self.revocations.public_key if self.revocations else ""
@@ -74,6 +86,12 @@ async def cloud_of(request: Request) -> Cloud:
     return found
 
 
+async def requests_of(request: Request) -> UserRequests:
+    """What the caller requests of runs."""
+    cloud: Cloud = request.app.state.cloud
+    return cloud.requests_of(user_of(request))
+
+
 async def check_owner(request: Request) -> None:
     """Refuse a request that changes something while another cloud owns the data.
 
@@ -88,3 +106,4 @@ async def check_owner(request: Request) -> None:
 OWNER_WRITES = Depends(check_owner)
 """The dependency of routers whose routes change something."""
 TheCloud = Annotated[Cloud, Depends(cloud_of)]
+Requests = Annotated[UserRequests, Depends(requests_of)]

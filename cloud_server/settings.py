@@ -24,6 +24,8 @@ class CloudSettings(TierSettings):
         max_event_clients: clients that read the events of runs at a time.
         max_runs: runs that are stored at most, whatever their status; deleting one makes room.
         max_concurrent_runs: runs that train at a time; the agents are divided among them.
+        user_max_runs: runs of a user that have not ended, at a time; unset for no limit. A token may have its own.
+        user_max_bytes: bytes in the results folders of a user above which no further run of theirs begins.
         authority_dir: folder of the certificate authority; default: in the folder of state.
         join_dir: folder into which the join token of each class is written, for nodes that mount a part of it.
         certificate_s: seconds for which a node's certificate holds.
@@ -41,6 +43,8 @@ class CloudSettings(TierSettings):
     max_event_clients: int = Field(default=2000, ge=1)
     max_runs: int = Field(default=1000, ge=1)
     max_concurrent_runs: int = Field(default=1, ge=1, le=64)
+    user_max_runs: int | None = Field(default=None, ge=0)
+    user_max_bytes: int | None = Field(default=None, ge=0)
     authority_dir: Path | None = None
     join_dir: Path | None = None
     certificate_s: float = Field(default=7 * 86400.0, ge=900.0)

@@ -20,6 +20,7 @@ SETTINGS = (
     *("HEAD_S", "BODY_S", "BODY_RATE", "UNREAD_S", "MAX_CONNECTIONS", "MAX_BODY_BYTES"),
     *("ALLOWED_NETWORKS", "ALLOWED_HOSTS"),
     *("MAX_SPEC_BYTES", "MAX_EVENT_CLIENTS", "MAX_RUNS", "MAX_CONCURRENT_RUNS", "LEASE_S"),
+    *("USER_MAX_RUNS", "USER_MAX_BYTES"),
 )
 """Settings of the cloud that bound something."""
 CONSTANTS = {
@@ -39,6 +40,7 @@ CONSTANTS = {
     "cloud_server.nodes.call_back": (
         ("time for the answer to the call-back of a registration", "CALL_BACK_S", "s", "403"),
     ),
+    "cloud_server.users.tokens": (("users of a cloud", "MAX_USERS", "", "429"),),
     "cloud_server.nodes.identities": (("nodes of a class that have certificates", "MAX_NAMES", "", "429"),),
     "shared.identity.revocations": (
         ("revoked certificates that nodes are told of", "MAX_REVOKED", "", "the cloud alone refuses the oldest"),

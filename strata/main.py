@@ -27,6 +27,7 @@ from strata.commands import (
     run,
     runs,
     sweep,
+    tokens,
     topology,
 )
 
@@ -73,6 +74,7 @@ for _command in (
     app.command()(_command)
 app.add_typer(profiles.profiles)
 app.add_typer(certs.certs)
+app.add_typer(tokens.token)
 
 
 def _print_version(wanted: bool) -> None:

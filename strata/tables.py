@@ -22,6 +22,7 @@ from shared.runtime.cpu_use import CpuUse
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.identities import IdentityInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo
+from shared.service.api.users import UserInfo
 from shared.simulation.digital_twin import Twin
 from strata.output import Column, FittedTable, status_text
 
@@ -32,11 +33,14 @@ def runs_table(runs: Sequence[RunInfo], unreadable: Sequence[UnreadableRun] = ()
     """A line for each run; at the end those that the cloud cannot read."""
     alike = all(info.headline == ACCURACY for info in runs)
     score = "accuracy" if alike else "score"
-    table = Table("run", "name", "algorithm", "status", "rounds", score, "loss", "wall", "created")
+    has_owners = any(info.owner is not None for info in runs)
+    owner = ["owner"] if has_owners else []
+    table = Table("run", "name", *owner, "algorithm", "status", "rounds", score, "loss", "wall", "created")
     for info in runs:
         table.add_row(
             info.run,
             Text(info.name),
+            *(info.owner_name for _ in owner),
             info.algorithm,
             status_text(info.status, info.reason),
             f"{info.rounds}/{info.num_rounds}",
@@ -47,7 +51,8 @@ def runs_table(runs: Sequence[RunInfo], unreadable: Sequence[UnreadableRun] = ()
         )
     for each in unreadable:
         status = status_text("unreadable", each.reason)
-        table.add_row(Text(each.run), "-", "-", status, "-", "-", "-", "-", Text(each.created_at))
+        unknown = ["-"] * (2 + len(owner))
+        table.add_row(Text(each.run), *unknown, status, "-", "-", "-", "-", Text(each.created_at))
     return table
 
 
@@ -57,6 +62,7 @@ def run_table(info: RunInfo) -> Table:
     rows: list[tuple[str, str | Text]] = [
         ("run", info.run),
         ("name", Text(info.name)),
+        *([("owner", info.owner)] if info.owner else []),
         ("status", status_text(info.status, info.reason)),
         *((label, Text(value)) for label, value in run_figures(info)),
         ("model", info.model_sha256 or "-"),
@@ -187,6 +193,16 @@ def identities_table(identities: Sequence[IdentityInfo]) -> Table:
     for each in identities:
         until = datetime.fromtimestamp(each.not_after, UTC)
         table.add_row(each.node_class, each.name, f"{until:%Y-%m-%d %H:%M} UTC", each.key_sha256[:16])
+    return table
+
+
+def users_table(users: Sequence[UserInfo]) -> Table:
+    """A line for each user of a cloud, with what is used of which limit."""
+    table = Table("user", "runs that have not ended", "results", "since")
+    for each in users:
+        n_bytes = f"{size(each.n_bytes)} of {'any' if each.max_bytes is None else size(each.max_bytes)}"
+        n_runs = f"{each.n_runs} of {'any' if each.max_runs is None else each.max_runs}"
+        table.add_row(each.name, n_runs, n_bytes, each.created_at)
     return table
 
 

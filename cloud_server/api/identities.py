@@ -23,7 +23,7 @@ from shared.service.api.identities import (
     CheckRequest,
     IdentityPage,
 )
-from shared.service.auth import guarded
+from shared.service.auth import ONLY_ADMIN, guarded
 from shared.service.openapi import problems
 from shared.service.peers import peer_in
 
@@ -84,7 +84,7 @@ async def identities_page(identities: TheIdentities) -> IdentityPage:
     return IdentityPage(identities=tuple(await identities.infos()))
 
 
-@router.delete("/identities/{node_class}/{name}", status_code=204)
+@router.delete("/identities/{node_class}/{name}", status_code=204, dependencies=[ONLY_ADMIN])
 async def revoke(node_class: NodeClass, name: Id, cloud: TheCloud, identities: TheIdentities) -> None:
     """Revoke the certificates of a node: no tier answers it any more, and its name is free for another key."""
     await identities.revoke(Identity(node_class=node_class, name=name))

@@ -13,7 +13,7 @@ from cloud_server.nodes.infos import edge_info
 from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
-from shared.service.auth import guarded
+from shared.service.auth import ONLY_ADMIN, guarded
 from shared.service.json_bodies import unambiguous
 from shared.service.openapi import problems
 from shared.simulation.digital_twin import TwinList
@@ -28,7 +28,7 @@ async def get_topology(cloud: TheCloud) -> TopologyInfo:
     return await node_views.topology_of(cloud)
 
 
-@router.put("/topology", responses=problems(409))
+@router.put("/topology", dependencies=[ONLY_ADMIN], responses=problems(409))
 async def set_wanted(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
     """Set how many devices and edges are wanted; the fleet starts and stops agents and edges accordingly."""
     await cloud.fleet.set_wanted(body.devices, body.edges)
@@ -68,7 +68,7 @@ async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") ->
     return await twins_of(cloud.registry, info.run, agent, placement.agents.get(agent, EMPTY))
 
 
-@router.patch("/agents/{agent}", responses=problems(404, 409))
+@router.patch("/agents/{agent}", dependencies=[ONLY_ADMIN], responses=problems(404, 409))
 async def change_agent(agent: Name, body: AgentChange, cloud: TheCloud) -> AgentInfo:
     """Take an agent offline, bring it back, or change its profile; each holds from the next round on."""
     return await node_views.change_agent(cloud, agent, body)

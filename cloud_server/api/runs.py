@@ -10,7 +10,7 @@ from safetensors.torch import save
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cloud_server.dependencies import OWNER_WRITES, TheCloud
+from cloud_server.dependencies import OWNER_WRITES, Requests, TheCloud
 from cloud_server.runs.event_feed import EventClient
 from shared.core.bounds import LARGEST_SEATS
 from shared.core.clocks import is_off, told_clock
@@ -34,6 +34,7 @@ open_router = APIRouter(tags=["health"])
 router = APIRouter(dependencies=[guarded("API"), OWNER_WRITES, unambiguous()])
 NO_RUN = problems(404)
 NOT_NOW = problems(404, 409)
+OVER_LIMIT = problems(429, 507)
 Name = Annotated[str, Path(max_length=300)]
 RoundNo = Annotated[int, Path(ge=0, le=10**9)]
 MAX_KEY_CHARS = 200
@@ -77,12 +78,12 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
 # ---- runs
 
 
-@router.post("/runs", status_code=201, tags=["runs"], responses=problems(409, 429))
+@router.post("/runs", status_code=201, tags=["runs"], responses=problems(409, 429, 507))
 async def create_run(
-    body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARS)] = None
+    body: NewRun, requests: Requests, idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARS)] = None
 ) -> RunInfo:
     """Create a run of a spec; it starts when no other run trains. The same key returns the same run."""
-    return await cloud.runs.create(body.spec, idempotency_key)
+    return await requests.create(body.spec, idempotency_key)
 
 
 @router.post("/plans", tags=["runs"], responses=problems(429))
@@ -92,9 +93,13 @@ async def plan(body: NewRun, cloud: TheCloud) -> RunPlan:
 
 
 @router.get("/runs", tags=["runs"])
-async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=MAX_RUNS_LISTED)] = 50) -> RunPage:
-    """The newest runs; `unreadable` are those whose documents this version cannot read."""
-    return await cloud.runs.page(limit)
+async def list_runs(
+    cloud: TheCloud,
+    limit: Annotated[int, Query(ge=1, le=MAX_RUNS_LISTED)] = 50,
+    owner: Annotated[str | None, Query(max_length=64, description="A user, or `admin`.")] = None,
+) -> RunPage:
+    """The newest runs, of one owner if named; `unreadable` are those whose documents this version cannot read."""
+    return await cloud.runs.page(limit, owner)
 
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=NOT_NOW)
@@ -104,39 +109,42 @@ async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
-async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
-    """Delete a run that has ended or cannot be read; other tiers follow at their next heartbeats. Results stay."""
-    await cloud.runs.delete(run_id)
+async def delete_run(run_id: RunId, requests: Requests, results: bool = False) -> None:
+    """Delete a run that has ended or cannot be read; other tiers follow at their next heartbeats.
+
+    Its results folder stays, unless `results`; that also removes the folder of a run that was deleted before.
+    """
+    await requests.delete(run_id, results=results)
 
 
 @router.patch("/runs/{run_id}", tags=["runs"], responses=NOT_NOW)
-async def change_run(run_id: RunId, body: RunChange, cloud: TheCloud) -> RunInfo:
+async def change_run(run_id: RunId, body: RunChange, requests: Requests) -> RunInfo:
     """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
-    return await cloud.runs.raise_max_devices(run_id, body.max_devices)
+    return await requests.raise_max_devices(run_id, body.max_devices)
 
 
-@router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
-async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
+@router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW | OVER_LIMIT)
+async def more_rounds(run_id: RunId, body: MoreRounds, requests: Requests) -> RunInfo:
     """Add rounds to the end of a run, which then has at most 100,000; `stop` may end them early."""
-    return await cloud.runs.add_rounds(run_id, body.num_rounds, body.accept_changes, body.stop)
+    return await requests.add_rounds(run_id, body.num_rounds, body.accept_changes, body.stop)
 
 
 @router.post("/runs/{run_id}/pause", tags=["runs"], responses=NOT_NOW)
-async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
+async def pause(run_id: RunId, requests: Requests) -> RunInfo:
     """Pause after the present round."""
-    return await cloud.runs.pause(run_id)
+    return await requests.pause(run_id)
 
 
-@router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW)
-async def resume(run_id: RunId, cloud: TheCloud, accept_changes: bool = False) -> RunInfo:
+@router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW | OVER_LIMIT)
+async def resume(run_id: RunId, requests: Requests, accept_changes: bool = False) -> RunInfo:
     """Continue from the last committed round; `accept_changes` goes on with other data and packages than before."""
-    return await cloud.runs.resume(run_id, accept_changes)
+    return await requests.resume(run_id, accept_changes)
 
 
 @router.post("/runs/{run_id}/stop", tags=["runs"], responses=NOT_NOW)
-async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
+async def stop(run_id: RunId, requests: Requests) -> RunInfo:
     """Stop now; the present round is discarded."""
-    return await cloud.runs.stop_run(run_id)
+    return await requests.stop_run(run_id)
 
 
 @router.get("/runs/{run_id}/rounds", tags=["runs"], responses=NO_RUN)

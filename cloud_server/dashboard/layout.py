@@ -16,6 +16,7 @@ from cloud_server.dashboard.charts import DARK, LIGHT, Theme, height_px, options
 from cloud_server.dashboard.offline_notice import OFFLINE_NOTICE
 from cloud_server.dashboard.page_style import SORTED_BY_KEYBOARD, STYLE
 from cloud_server.dashboard.run_views import RunViews
+from cloud_server.dashboard.viewer import Viewer, viewer_of
 from shared.core.errors import StrataError
 from shared.plots.curves import By
 from shared.storage.key_value import StoreUnavailable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloud_server.dependencies import Cloud
+    from cloud_server.runs.user_requests import UserRequests
     from shared.plots.picture import Picture
 
 T = TypeVar("T")
@@ -67,6 +69,14 @@ class Dashboard:
         """The cloud's services; available once the app has started."""
         return self._cloud()
 
+    def requests(self, page: Page) -> UserRequests:
+        """What the viewer of a page requests of runs.
+
+        Raises:
+            Unauthorised: the viewer's token was removed.
+        """
+        return self.cloud.requests_of(page.viewer.caller())
+
     @property
     def run_views(self) -> RunViews:
         """The cached runs, shared by all viewers."""
@@ -88,6 +98,7 @@ class Page:
         redraws: redraw what has the theme's colours.
         panels: the panels with charts.
         is_refreshed: whether refreshing fills it.
+        viewer: who looks at it.
     """
 
     error: ui.label
@@ -98,6 +109,7 @@ class Page:
     redraws: list[Callable[[], None]] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
     is_refreshed: bool = False
+    viewer: Viewer = field(default_factory=Viewer)
 
     def switch(self, dark: ui.dark_mode) -> None:
         """Switch between light and dark, here and for pages that are opened later; nothing entered is lost."""
@@ -120,6 +132,7 @@ class Page:
                 return
             began = time.monotonic()
             try:
+                self.viewer.caller()
                 await refresh()
             except StrataError as error:
                 self._show_error(f"Not up to date: {error.detail}")
@@ -181,7 +194,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     ui.page_title(f"{title} · StrataFL")
     ui.add_head_html(STYLE + OFFLINE_NOTICE + SORTED_BY_KEYBOARD)
     ui.colors(primary="#00659e", positive="#00704f", negative="#b03f00")
-    dark = ui.dark_mode(None)
+    dark, viewer = ui.dark_mode(None), viewer_of(ui.context.client.request)
     with ui.header().classes("items-center q-px-md q-py-xs gap-1"):
         ui.label("StrataFL").classes("text-bold q-mr-md")
         for name, link_path in _NAV:
@@ -193,6 +206,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
             'flat round color=white aria-label="Switch between light and dark"'
         )
         if dashboard.has_login:
+            ui.label(viewer.name).props('role=status aria-label="Logged in as"')
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
@@ -201,7 +215,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
         ui.spinner(size="lg")
         ui.label("Loading")
     content = ui.element("div").classes("content building")
-    page: Page = Page(error, content, loading, lambda: dashboard.cloud.ownership.standing_by() or "")
+    page: Page = Page(error, content, loading, lambda: dashboard.cloud.ownership.standing_by() or "", viewer=viewer)
     await ui.context.client.connected(timeout=30)
     try:
         is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))

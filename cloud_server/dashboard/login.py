@@ -1,7 +1,8 @@
-"""Access control of the dashboard: by login with the API token or, if none is set, by the client's network.
+"""Access control of the dashboard: by login with the API token or a user's or, if none is set, by the client's network.
 
 A browser cannot send a bearer token with every image and websocket. The token is therefore entered once; after that a
-session cookie stands for it. The cookie is random, SameSite=Strict and HttpOnly; sessions are kept in memory only.
+session cookie stands for it. The cookie is random, SameSite=Strict and HttpOnly; sessions are kept in memory only. The
+session of a user ends with the user's token.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cloud_server.dashboard.viewer import VIEWER, Viewer
+from cloud_server.users.tokens import Tokens
+from cloud_server.users.user import User
 from shared.core.addresses import Network, inside
 from shared.core.errors import Forbidden, Throttled
 from shared.service.auth import SAFE, check_host, check_site
@@ -41,23 +45,37 @@ MAX_FORM_BYTES = 4096
 
 
 class Sessions:
-    """The login sessions of this process."""
+    """The login sessions of this process.
 
-    def __init__(self) -> None:
+    Args:
+        tokens: the tokens of users.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
         self._last_used: OrderedDict[str, float] = OrderedDict()
+        self._users: dict[str, User] = {}
 
-    def begin(self) -> str:
-        """Start a session and return its random id."""
+    def begin(self, user: User | None = None) -> str:
+        """Start a session of a user, or of the administrator, and return its random id."""
         session = secrets.token_urlsafe(32)
         self._last_used[session] = time.monotonic()
+        if user is not None:
+            self._users[session] = user
         while len(self._last_used) > MAX_SESSIONS:
-            self._last_used.popitem(last=False)
+            self.end(next(iter(self._last_used)))
         return session
+
+    def user(self, session: str) -> User | None:
+        """The user whose session it is, None for the administrator."""
+        return self._users.get(session)
 
     def is_valid(self, session: str) -> bool:
         """Whether the session exists and has not expired; if so, its idle time starts again."""
-        last_used = self._last_used.pop(session, None)
-        if last_used is None or time.monotonic() - last_used > IDLE_LIMIT_S:
+        last_used, user = self._last_used.pop(session, None), self._users.get(session)
+        is_void = user is not None and not self.tokens.holds(user)
+        if last_used is None or is_void or time.monotonic() - last_used > IDLE_LIMIT_S:
+            self.end(session)
             return False
         self._last_used[session] = time.monotonic()
         return True
@@ -65,6 +83,7 @@ class Sessions:
     def end(self, session: str) -> None:
         """Log out."""
         self._last_used.pop(session, None)
+        self._users.pop(session, None)
 
 
 class Login:
@@ -76,6 +95,9 @@ class Login:
         networks: from which networks clients may connect in development mode.
         hosts: further allowed `Host` names in development mode (`shared.service.auth.check_host`).
         clock: monotonic seconds, for the throttle of wrong tokens.
+        tokens: the tokens of users, who may log in with them where an API token is set.
+
+    The scope of a request that is passed on has the `Viewer`.
     """
 
     def __init__(
@@ -85,10 +107,12 @@ class Login:
         networks: list[Network],
         hosts: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        tokens: Tokens | None = None,
     ) -> None:
+        self.tokens = tokens or Tokens()
         self.app, self.token, self.networks, self.hosts = app, token, networks, hosts
         self.throttle = Throttle(per_minute=TRIES_PER_MINUTE, in_all=10 * TRIES_PER_MINUTE, clock=clock)
-        self.sessions = Sessions()
+        self.sessions = Sessions(self.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass allowed requests on; answer all others."""
@@ -128,7 +152,7 @@ class Login:
             self.sessions.end(session)
             return RedirectResponse(f"{PREFIX}/login", 303)
         if self.sessions.is_valid(session):
-            scope[KNOWN] = True
+            scope[KNOWN], scope[VIEWER] = True, Viewer(self.sessions.user(session), self.tokens)
             return Response(status_code=204) if scope["path"] == SESSION else None
         if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
             return RedirectResponse(f"{PREFIX}/login?next={quote(_path_and_query(scope))}", 303)
@@ -142,17 +166,19 @@ class Login:
         if request.method != "POST" or not _is_small(request.headers):
             return PlainTextResponse(f"only the login form is accepted: POST, at most {MAX_FORM_BYTES} bytes", 400)
         entered = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-        is_right = hmac.compare_digest(entered.strip().encode(), (self.token or "").encode())
+        user = self.tokens.user(entered.strip())
+        is_right = hmac.compare_digest(entered.strip().encode(), (self.token or "").encode()) or user is not None
         try:
             if not self.throttle.admit(request.scope.get("client"), is_right=is_right):
-                return _form(target, "This is not the API token (STRATA_API_TOKEN).", 401)
+                return _form(target, "This is not the API token (STRATA_API_TOKEN), nor a user's token.", 401)
         except Throttled as error:
             answer = _form(target, error.detail, error.status)
             answer.headers["retry-after"] = str(error.retry_after_s)
             return answer
         response = RedirectResponse(target, 303)
         secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, self.sessions.begin(), path=PREFIX, httponly=True, samesite="strict", secure=secure)
+        session = self.sessions.begin(user)
+        response.set_cookie(COOKIE, session, path=PREFIX, httponly=True, samesite="strict", secure=secure)
         return response
 
 

@@ -51,7 +51,11 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         reconnect_timeout=KEPT_S,
     )
     login = Middleware(
-        Login, token=settings.common.api_token, networks=settings.user_networks, hosts=settings.allowed_hosts
+        Login,
+        token=settings.common.api_token,
+        networks=settings.user_networks,
+        hosts=settings.allowed_hosts,
+        tokens=app.state.tokens,
     )
     # Behind the headers of all answers, in front of the limit on bodies.
     app.user_middleware[1:1] = [login, Middleware(LeftViewers)]

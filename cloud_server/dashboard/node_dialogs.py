@@ -47,7 +47,7 @@ class NodeDialog:
                 ui.button(icon="close", on_click=self.dialog.close).props('flat round dense aria-label="Close"')
             self.details = ui.label().style("white-space: pre-line")
             self.rates = _Facts()
-            self.controls = _Controls(dashboard, refresh)
+            self.controls = _Controls(dashboard, page, refresh)
             self.visits = _Table("Tasks", "No tasks yet.")
             with card("Digital twin") as self.twin_card:
                 self.twin = _Facts()
@@ -126,8 +126,8 @@ class _Table:
 class _Controls:
     """The controls that take an agent offline or online and set its profile."""
 
-    def __init__(self, dashboard: Dashboard, refresh: Callable[[], Awaitable[None]]) -> None:
-        self.cloud, self.refresh = dashboard.cloud, refresh
+    def __init__(self, dashboard: Dashboard, page: Page, refresh: Callable[[], Awaitable[None]]) -> None:
+        self.cloud, self.page, self.refresh = dashboard.cloud, page, refresh
         self.info: AgentInfo | None = None
         with ui.row().classes("items-center") as self.row:
             self.switch = ui.button(on_click=self._switch)
@@ -168,6 +168,7 @@ class _Controls:
     async def _change(self, agent: str, change: AgentChange, idle: str) -> None:
         """Change an agent; `idle` says what that does while no run trains."""
         with notify_outcome("Takes effect from the next round on." if self.cloud.runs.training else idle):
+            self.page.viewer.check_admin()
             await change_agent(self.cloud, agent, change)
             await self.refresh()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,16 +13,12 @@ from cloud_server.runs.agents_of_run import notes_of_surplus
 from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
+from cloud_server.runs.fair_order import WAITING
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.planner import Planner
 from cloud_server.runs.plugin_checks import check_nodes
-from cloud_server.runs.provenance import (
-    check_data,
-    last_provenance,
-    provenance_of,
-    reconciled,
-    reopened,
-)
+from cloud_server.runs.provenance import check_data, last_provenance, provenance_of, reconciled, reopened
+from cloud_server.runs.quotas import Quotas
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.room import with_room
 from cloud_server.runs.run_queue import UNFINISHED, RunQueue
@@ -49,7 +45,6 @@ from shared.wire import codec
 
 log = logging.getLogger(__name__)
 RESUMABLE = ("paused", "stopped", "failed")
-WAITING = "waiting: another run trains"
 FINISH_S = 60.0
 """Seconds for which the deletion of a run that has just ended waits until nothing is done for it any more."""
 
@@ -59,11 +54,12 @@ class RunManager:
 
     Args:
         services: of the cloud.
+        quotas: the limits of users.
         most: runs that train at a time.
     """
 
-    def __init__(self, services: CloudServices, most: int = 1) -> None:
-        self.services = services
+    def __init__(self, services: CloudServices, quotas: Quotas, most: int = 1) -> None:
+        self.services, self.quotas = services, quotas
         self._lock = asyncio.Lock()
         self.queue = RunQueue(services, most, self._lock)
         self.planner = Planner(services)
@@ -83,12 +79,13 @@ class RunManager:
 
     # ---- requests of users
 
-    async def create(self, raw: dict[str, Any], key: str | None) -> RunInfo:
-        """Create a run of a spec; the same `key` returns the same run.
+    async def create(self, raw: dict[str, Any], key: str | None, owner: str | None = None) -> RunInfo:
+        """Create a run of a spec; the same `key` of the same `owner` (None: the administrator) returns the same run.
 
         Raises:
             BadInput: the spec is wrong, or needs a device, a tracker or a model that is missing; names field and cause.
             Conflict: the idempotency key was used with another spec, or a node lacks a plug-in that the spec uses.
+            TooMany, DiskQuota: a limit of the owner's is reached.
         """
         run_spec = parse_run_spec(raw)
         spec = run_spec.experiment
@@ -103,6 +100,7 @@ class RunManager:
             algorithm=spec.algorithm.name,
             status="pending",
             created_at=now(),
+            owner=owner,
             num_rounds=total_rounds(spec),
             reason=WAITING if self.queue.full else None,
             tracking=run_spec.tracking,
@@ -110,6 +108,7 @@ class RunManager:
             spec=spec,
         )
         in_folder = await asyncio.to_thread(newest_sequence, self.services.results.runs_dir)
+        self.queue.is_shared = self.queue.is_shared or owner is not None
         async with self._lock:
             sequence = next_sequence(info.created_at, (in_folder, await self.services.repository.newest_sequence()))
             info = info.replace(sequence=sequence, notes=remarks(info.created_at, sequence))
@@ -119,6 +118,9 @@ class RunManager:
 
     async def _create(self, info: RunInfo, key: str | None, body_digest: str) -> str:
         """Store a new run under an id that no other run has, or had a short time ago."""
+        if key is not None and info.owner is not None:
+            key = f"{info.owner}: {key}"  # two users may choose the same one
+        await self.quotas.check(info.owner, key)
         while True:
             info = info.replace(run=new_run_id())
             try:
@@ -193,8 +195,8 @@ class RunManager:
                 executor.info = info
             return info
 
-    async def delete(self, run_id: str) -> None:
-        """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays.
+    async def delete(self, run_id: str, *, results: bool = False) -> None:
+        """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays, unless `results`.
 
         A run that has just ended is deleted once nothing is done for it any more.
 
@@ -205,6 +207,8 @@ class RunManager:
             async with asyncio.timeout(FINISH_S):
                 while busy := await self._delete_unless_busy(run_id):
                     await busy.finished.wait()
+                if results:
+                    await self.services.results.remove(run_id)
         except TimeoutError:
             raise Conflict(f"the cloud has not finished with run {run_id}: delete it later") from None
 
@@ -239,6 +243,8 @@ class RunManager:
         return await self.services.thread.run(provenance_of, experiment)
 
     async def _set_pending(self, info: RunInfo, present: Provenance | None, accept_changes: bool) -> RunInfo:
+        if info.status in FINAL:
+            await self.quotas.check(info.owner)
         info, events = reconciled(info, present, accept_changes) if present else (info, ())
         info = await self.queue.save(
             info.replace(status="pending", reason=WAITING if self.queue.full else None), *events
@@ -261,7 +267,7 @@ class RunManager:
             StoreUnavailable: the store is unavailable, and this is another run.
         """
         try:
-            return self._with_wait(await self.services.repository.info(run_id))
+            return (await self._with_waits([await self.services.repository.info(run_id)]))[0]
         except StoreUnavailable as error:
             known = self.training or ([self.queue.last] if self.queue.last else [])
             last = next((info for info in reversed(known) if run_id in (info.run, "latest")), None)
@@ -269,10 +275,14 @@ class RunManager:
                 raise
             return last.replace(reason=f"waiting: {error.detail}"[:2000])
 
-    async def page(self, limit: int) -> RunPage:
-        """The newest runs, and those that cannot be read."""
-        page = await self.services.repository.page(limit)
-        return page.replace(runs=tuple(map(self._with_wait, page.runs)))
+    async def page(self, limit: int, owner: str | None = None) -> RunPage:
+        """The newest runs, or the newest of one owner; and those that cannot be read."""
+        page = await self.services.repository.page(limit if owner is None else None)
+        runs = [info for info in page.runs if owner in (None, info.owner_name)]
+        return page.replace(runs=await self._with_waits(runs[:limit]))
+
+    async def _with_waits(self, infos: Sequence[RunInfo]) -> tuple[RunInfo, ...]:
+        return tuple(map(self._with_wait, await self.queue.with_waits(infos)))
 
     def _with_wait(self, info: RunInfo) -> RunInfo:
         """A document; while the store refuses writes, which cannot be noted there, an unfinished run waits for it."""

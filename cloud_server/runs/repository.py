@@ -89,7 +89,7 @@ class RunRepository:
             batch.expect(key, before).put(key, value, redis_keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
             raise TooMany(f"{self.max_runs} runs are stored (CLOUD_MAX_RUNS): delete one that has ended")
-        event = RunEvent("run.status", {"status": info.status, "sequence": info.sequence})
+        event = RunEvent("run.status", {"status": info.status, "sequence": info.sequence, "owner": info.owner})
         await self._commit(info.run, self._with_document(batch, info), event)
         return info.run
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cloud_server.runs.events import now
 from cloud_server.runs.placement import PlacementManager
@@ -19,12 +21,14 @@ from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.os_errors import of_system
+from shared.core.validation import ID
 from shared.federation.experiment import Experiment
 from shared.federation.groups import groups_of
 from shared.federation.inference import Trained
 from shared.federation.population import counts_of
-from shared.results.folder import SETTLED
+from shared.results.folder import RUN, SETTLED
 from shared.results.manifest import Manifest
+from shared.results.run_list import record_in
 from shared.results.writer import has_seats, last_round, write_begun, write_results
 from shared.results.writer_lock import WriterLock
 from shared.run_records.groups import group_fields
@@ -240,10 +244,34 @@ class ResultsFolders:
         """The writer of a run's folder."""
         return self._runs.setdefault(run_id, ResultsFolder(self.runs_dir, self.thread, self.state))
 
+    def record(self, run_id: str) -> dict[str, Any] | None:
+        """What the results folder of a run says of it, as far as it can be read; None without such a folder."""
+        folder = self.folder(run_id)
+        return record_in(folder) if re.fullmatch(ID, run_id) and (folder / RUN).is_file() else None
+
+    async def remove(self, run_id: str) -> None:
+        """Remove the results folder of a run that nothing writes any more, if there is one.
+
+        Raises:
+            StrataError: the system refuses.
+        """
+        self._runs.pop(run_id, None)
+        if self.record(run_id) is not None:
+            await self.thread.run(_remove, self.folder(run_id))
+
     async def close(self) -> None:
         """Write the waiting rounds of all runs; errors are only logged."""
         for results in self._runs.values():
             await results.close()
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise of_system(error, folder) from None
 
 
 def seat_infos(

@@ -1,12 +1,14 @@
-"""The queue of runs: pending ones train in the order of their creation, a number of them at a time."""
+"""The queue of runs: pending ones train in turns of their owners (`fair_order`), a number of them at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Sequence
 
 from cloud_server.runs.events import RunEvent
 from cloud_server.runs.executor import RunExecutor
+from cloud_server.runs.fair_order import Turns, fair_order, wait_reason
 from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.provenance import ProvenanceChanged
 from cloud_server.runs.run_state import CloudServices
@@ -34,12 +36,15 @@ class RunQueue:
     Attributes:
         executors: of the runs that train, and of those that have ended and still finish their results, by run.
         last: the run that has ended last.
+        is_shared: whether there are runs of other owners than the administrator.
     """
 
     def __init__(self, services: CloudServices, most: int, lock: asyncio.Lock) -> None:
         self.services, self.most, self.lock = services, most, lock
         self.executors: dict[str, RunExecutor] = {}
         self.last: RunInfo | None = None
+        self.is_shared = False
+        self._turns, self._stopped = Turns(services.repository.store), set[str]()
         self._monitor = LivenessMonitor(
             services.registry,
             services.repository,
@@ -123,8 +128,10 @@ class RunQueue:
         services = self.services
         await services.registry.load()
         await services.repository.load_deleted()
+        await self._turns.load()
         async with self.lock:
             for info in await services.repository.infos():
+                self.is_shared = self.is_shared or info.owner is not None
                 if info.status in ("pending", "paused"):
                     services.repository.on_event(info.run, RunEvent("run.status", {"status": info.status}))
                 if info.status in UNFINISHED:
@@ -132,6 +139,7 @@ class RunQueue:
                     changed = info.replace(status=after.get(info.status, "pending"), reason=why)
                     await self.save(changed)
                     if changed.status == "pending":
+                        self._stopped.add(info.run)
                         services.shares.keep(info.run, (await services.repository.placement(info.run)).agents)
 
     async def save(self, info: RunInfo, *events: RunEvent) -> RunInfo:
@@ -143,13 +151,33 @@ class RunQueue:
     async def _next(self) -> RunExecutor | None:
         """An executor of the next pending run; None if none is pending."""
         async with self.lock:
-            infos = await self.services.repository.infos()
-            waiting = [info for info in infos if info.status == "pending" and info.run not in self.executors]
-            if not waiting:
+            chosen = next(self._order(await self._waiting()), None)
+            if chosen is None:
                 return None
-            executor = RunExecutor(self.services, waiting[-1], self.lock, self._monitor.check)
+            self._stopped.discard(chosen.run)
+            await self._turns.taken(chosen.owner)
+            executor = RunExecutor(self.services, chosen, self.lock, self._monitor.check)
             self.executors[executor.info.run] = executor
             return executor
+
+    async def _waiting(self) -> list[RunInfo]:
+        infos = await self.services.repository.infos()
+        return [info for info in infos if info.status == "pending" and info.run not in self.executors]
+
+    def _order(self, waiting: Sequence[RunInfo]) -> Iterator[RunInfo]:
+        training = [executor.info for executor in self.executors.values()]
+        return fair_order(waiting, training, self._turns.last, self._stopped)
+
+    async def with_waits(self, infos: Sequence[RunInfo]) -> tuple[RunInfo, ...]:
+        """Documents; those of pending runs say for whose runs they wait, where runs have several owners."""
+        if not (self.full and self.is_shared and any(info.status == "pending" for info in infos)):
+            return tuple(infos)
+        order, training = list(self._order(await self._waiting())), [each.info for each in self.executors.values()]
+        places = {info.run: place for place, info in enumerate(order)}
+        return tuple(
+            info.replace(reason=wait_reason(order[: places[info.run]], training)) if info.run in places else info
+            for info in infos
+        )
 
     async def _train_to_end(self, executor: RunExecutor) -> None:
         try:

@@ -212,6 +212,7 @@ def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:
     return {
         "run": info.run,
         "name": info.name,
+        "owner": info.owner_name,
         "algorithm": info.algorithm,
         "status": info.status,
         "reason": info.reason,

@@ -45,9 +45,10 @@ class RunList:
     runs: tuple[tuple[Path, RunInfo], ...]
     unreadable: tuple[Unreadable, ...]
 
-    def page(self, limit: int) -> RunPage:
-        """Returns the newest runs, as a cloud lists its own."""
-        places: list[tuple[tuple[int, str], RunInfo | UnreadableRun]] = [(info.order, info) for _, info in self.runs]
+    def page(self, limit: int, owner: str | None = None) -> RunPage:
+        """Returns the newest runs, of one owner (`admin`: those without) if named, as a cloud lists its own."""
+        runs = [info for _, info in self.runs if owner in (None, info.owner_name)]
+        places: list[tuple[tuple[int, str], RunInfo | UnreadableRun]] = [(info.order, info) for info in runs]
         places += [((each.sequence, each.listed.run), each.listed) for each in self.unreadable]
         newest = [run for _, run in sorted(places, key=lambda place: place[0], reverse=True)][:limit]
         return RunPage(
@@ -106,10 +107,15 @@ def runs_in(runs_dir: Path) -> RunList:
     return RunList(runs_dir, tuple(found), tuple(lost))
 
 
+def records_in(runs_dir: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the folders of all runs below a folder, each with its record as far as that is JSON."""
+    return [(folder, record_in(folder)) for folder in _run_folders(runs_dir)]
+
+
 def newest_sequence(runs_dir: Path) -> int:
     """Returns the largest number of the runs below a folder, those that cannot be read included; 0 for none."""
-    records = (_record(folder) for folder in _run_folders(runs_dir))
-    return max((sequence_of(each.get("sequence"), each.get("created_at")) for each in records), default=0)
+    records = records_in(runs_dir)
+    return max((sequence_of(each.get("sequence"), each.get("created_at")) for _, each in records), default=0)
 
 
 def _run_folders(runs_dir: Path) -> list[Path]:
@@ -122,7 +128,7 @@ def _run_folders(runs_dir: Path) -> list[Path]:
     return [folder for folder in found if _RUN_ID.fullmatch(folder.name) or os.path.lexists(folder / RUN)]
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def record_in(folder: Path) -> dict[str, Any]:
     """The record of a run as far as it is JSON, whatever wrote it; at least when its folder was named."""
     try:
         found = json.loads((folder / RUN).read_bytes())
@@ -133,7 +139,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _unreadable(folder: Path, reason: str) -> Unreadable:
-    record = _record(folder)
+    record = record_in(folder)
     name, run, created_at = (str(record.get(key) or "")[:200] for key in ("name", "run", "created_at"))
     sequence = sequence_of(record.get("sequence"), created_at)
     return Unreadable(

@@ -25,6 +25,15 @@ Status = Literal["pending", "starting", "running", "pausing", "paused", "stoppin
 FINAL: frozenset[str] = frozenset({"completed", "failed", "stopped"})
 
 
+ADMINISTRATOR = "admin"
+"""By what name the owner is shown of runs that are no user's."""
+
+
+def owner_name(owner: str | None) -> str:
+    """Returns the name by which a run's owner is shown and asked for."""
+    return ADMINISTRATOR if owner is None else owner
+
+
 class NewRun(Record):
     """Body of `POST /runs`. The raw spec is validated with its own message (field, cause, nearest known key)."""
 
@@ -95,8 +104,8 @@ class RunInfo(Record):
     round with the best model, of a run that compares rounds. `metrics` are what it measures, the headline first;
     `scores` are the values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the
     data's classes in the order of their numbers, empty where they have none. `init_sha256` is the digest of the model
-    of the spec's `init`. `sequence` orders runs by their creation (see `run_order`); 0 of one that is older than such
-    numbers.
+    of the spec's `init`. `owner` is the user whose run it is, None for the administrator.
+    `sequence` orders runs by their creation (see `run_order`); 0 of one that is older than such numbers.
     """
 
     run: Id
@@ -105,6 +114,7 @@ class RunInfo(Record):
     status: Status
     reason: RunReason | None = None
     created_at: str
+    owner: Annotated[Id | None, LEFT_OUT] = None
     sequence: Annotated[int, Field(ge=0, exclude_if=lambda number: not number)] = 0
     rounds: int = 0
     num_rounds: int
@@ -138,6 +148,11 @@ class RunInfo(Record):
     provenance: Provenance | None = None
     changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
+
+    @property
+    def owner_name(self) -> str:
+        """By what name its owner is shown and asked for."""
+        return owner_name(self.owner)
 
     @property
     def order(self) -> tuple[int, str]:

@@ -61,25 +61,31 @@ def make_app(
 
 
 def guards_of(
-    settings: TierSettings, throttle: Throttle, metrics_like: str = "tier", revoked: Container[str] = ()
+    settings: TierSettings,
+    throttle: Throttle,
+    metrics_like: str = "tier",
+    revoked: Container[str] = (),
+    user_with: Callable[[str], str | None] = lambda token: None,
 ) -> dict[str, Guard]:
     """Returns the guards of a tier's routes. Together they count wrong tokens.
 
     `cloud`, `edge`, `device` and `fleet` want a node of that class: one that shows the tier token or, in secure mode,
     its certificate. `joining` lets in everybody in secure mode, where the route itself checks a join token. `API` wants
-    the token of the API. `metrics` wants the token for metrics, or what the guard of `metrics_like` wants.
+    the token of the API, or that of a user. `metrics` wants the token for metrics or that of `metrics_like`, no user's.
 
     Args:
         settings: of the tier.
         throttle: counts wrong tokens.
         metrics_like: `tier` or `API`.
         revoked: serial numbers of certificates that are refused; it may change.
+        user_with: returns the name of the user whose token it is, None if it is nobody's.
     """
     hosts, common = settings.allowed_hosts, settings.common
     networks = {"tier": settings.allowed_networks, "API": settings.user_networks}
     tokens = {"tier": common.tier_token, "API": common.api_token}
+    users = {"API": user_with, "tier": lambda token: None}
     by_token = {
-        name: guard(token, networks[name], name, hosts=hosts, throttle=throttle) for name, token in tokens.items()
+        name: guard(token, networks[name], name, None, hosts, throttle, users[name]) for name, token in tokens.items()
     }
     found = {"API": by_token["API"], "joining": _anyone if common.secure else by_token["tier"]}
     for node_class in CLASSES:

@@ -1,5 +1,7 @@
 """Who may call a tier: callers with its token or, while no token is set (development mode), of the allowed networks.
 
+A cloud knows further tokens, one for each of its users; whose a request is stands in its state (`user_of`).
+
 In development mode a web page must be kept out that a browser in an allowed network shows. The browser's headers give
 away pages of other sites: `Sec-Fetch-Site` where the tier is reached over HTTPS or as localhost, else `Origin` or
 `Referer`, which name another host than `Host`. They do not where a stranger lets his own domain name resolve to this
@@ -34,6 +36,8 @@ SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing (RFC 9110)."""
 _PORTS = {"http": 80, "https": 443}
 EXTEND = "add its network to ALLOWED_NETWORKS (as CLOUD_ALLOWED_NETWORKS)"
+USER = "user"
+"""Key of the state of an ASGI scope: the name of the user who calls, None for the administrator."""
 _QUOTED = 100
 """Characters of a caller's text that a message quotes."""
 
@@ -45,6 +49,7 @@ def guard(
     also: str | None = None,
     hosts: Sequence[str] = (),
     throttle: Throttle | None = None,
+    user_with: Callable[[str], str | None] = lambda token: None,
 ) -> Guard:
     """Returns the guard of routes that refuses callers which may not call them.
 
@@ -55,6 +60,7 @@ def guard(
         also: a second token that is accepted, where one is set.
         hosts: further names that are accepted as `Host` in development mode, as `host_name` gives them.
         throttle: counts wrong tokens, also those shown to others that share it.
+        user_with: returns the name of the user whose token it is, None if it is nobody's.
 
     The guard raises `Unauthorised` for a missing or wrong token, `Throttled` after many wrong ones, `Forbidden` in
     development mode. It is a coroutine
@@ -64,9 +70,11 @@ def guard(
     counted = throttle or Throttle()
 
     async def check(request: Request) -> None:
-        shown = bearer(request).encode()
+        text = bearer(request)
+        shown, user = text.encode(), user_with(text) if text else None
         is_right = any(hmac.compare_digest(shown, known.encode()) for known in (token, also) if known)
-        if token and shown and counted.admit(request.client, is_right=is_right):
+        if token and shown and counted.admit(request.client, is_right=is_right or user is not None):
+            setattr(request.state, USER, user)
             return
         if not token and is_right:
             return
@@ -93,6 +101,26 @@ def guarded(name: str) -> Any:
         await request.app.state.guards[name](request)
 
     return Depends(check)
+
+
+def user_of(request: Request) -> str | None:
+    """Returns the user who sent a request that a guard has let in, None for the administrator."""
+    found: str | None = getattr(request.state, USER, None)
+    return found
+
+
+async def only_admin(request: Request) -> None:
+    """Refuses a user's request; a dependency of routes behind a guard.
+
+    Raises:
+        Forbidden: names the user.
+    """
+    if (user := user_of(request)) is not None:
+        raise Forbidden(f"only the administrator may do this, not the user {user}")
+
+
+ONLY_ADMIN: Any = Depends(only_admin)
+"""The dependency of routes that the administrator alone may call."""
 
 
 def bearer(request: Request) -> str:

@@ -39,6 +39,7 @@ MEANING = {
     502: "Another tier did not answer",
     503: "Not ready: something required is missing, or there are too many connections",
     504: "A deadline passed; the message says for whom the tier waited",
+    507: "The results of a user hold as many bytes as they may",
 }
 ANYWHERE = (400, 405, 408, 413, 422, 431, 503)
 """Errors that every route may answer."""

@@ -56,6 +56,21 @@ CLOUD_LEASE = "cloud:owner-lease"
 """While it exists, no other installation takes over. Owner: cloud. `1`. Expiry: the lease."""
 
 
+# --- cloud: users
+
+
+CLOUD_USERS = "cloud:user:"
+"""Prefix of the users."""
+
+
+def cloud_user(name: str) -> str:
+    """A user beside the administrator. Owner: cloud. JSON: the sha256 of the token, limits. Deleted with the token."""
+    return f"{CLOUD_USERS}{_part(name)}"
+
+
+CLOUD_TURNS = "cloud:turns"
+"""Whose turn it was in the queue of runs. Owner: cloud. JSON: by owner, the number of the last turn. Kept."""
+
 # --- cloud: runs
 
 

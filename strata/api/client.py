@@ -48,13 +48,13 @@ class Client(TopologyClient):
         """What a run of a spec would be if it began now; nothing is started."""
         return parse(RunPlan, self._request("POST", "/plans", json={"spec": spec}))
 
-    def runs(self, limit: int = 50) -> tuple[RunInfo, ...]:
-        """The newest runs first, without those that the cloud cannot read."""
-        return self.run_page(limit).runs
+    def runs(self, limit: int = 50, owner: str | None = None) -> tuple[RunInfo, ...]:
+        """The newest runs first, of one owner if named, without those that the cloud cannot read."""
+        return self.run_page(limit, owner).runs
 
-    def run_page(self, limit: int = 50) -> RunPage:
-        """The newest runs first, and those that the cloud cannot read."""
-        return self._get(RunPage, "/runs", params={"limit": limit})
+    def run_page(self, limit: int = 50, owner: str | None = None) -> RunPage:
+        """The newest runs first, of one owner if named, and those that the cloud cannot read."""
+        return self._get(RunPage, "/runs", params={"limit": limit} | ({"owner": owner} if owner else {}))
 
     def run(self, run: str) -> RunInfo:
         """One run, by its id or by a name that one of the newest 500 has; `latest` is the newest.
@@ -91,9 +91,9 @@ class Client(TopologyClient):
         """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
         return parse(RunInfo, self._request("PATCH", path("runs", run), json={"max_devices": max_devices}))
 
-    def delete(self, run: str) -> None:
-        """Remove a run that has ended, with its states and models; its results folder stays."""
-        self._request("DELETE", path("runs", run))
+    def delete(self, run: str, *, results: bool = False) -> None:
+        """Remove a run that has ended, with its states and models; its results folder stays, unless `results`."""
+        self._request("DELETE", path("runs", run), params={"results": True} if results else None)
 
     def rounds(self, run: str, skip: int = 0) -> RoundPage:
         """All committed rounds in order, without the first `skip`."""

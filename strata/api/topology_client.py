@@ -18,6 +18,7 @@ from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
 from shared.service.api.identities import IdentityPage
 from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
+from shared.service.api.users import TokenAnswer, UserPage
 from shared.service.connections import Connections
 from shared.service.public_trust import PublicTrust
 from shared.service.token_files import token_of
@@ -127,6 +128,21 @@ class TopologyClient:
     def revoke(self, node_class: str, name: str) -> None:
         """Revoke the certificates of a node, in secure mode; its name is then free for another key."""
         self._request("DELETE", path("identities", node_class, name))
+
+    # ---- users
+
+    def users(self) -> UserPage:
+        """The users with their limits and what they use of these; to a user, that user alone."""
+        return self._get(UserPage, "/tokens")
+
+    def add_token(self, name: str, *, max_runs: int | None = None, max_bytes: int | None = None) -> TokenAnswer:
+        """Add a user; the answer has the token, which the cloud does not keep."""
+        body = {"name": name, "max_runs": max_runs, "max_bytes": max_bytes}
+        return parse(TokenAnswer, self._request("POST", "/tokens", json=body))
+
+    def remove_token(self, name: str) -> None:
+        """Make a user's token void."""
+        self._request("DELETE", path("tokens", name))
 
     # ---- requests
 

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 def ls(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of runs to list.")] = 20,
+    owner: Annotated[str | None, typer.Option(help="Only the runs of this user, or of `admin`.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
@@ -46,10 +47,10 @@ def ls(
 
     if known_url(url):
         with connect(url) as client:
-            page = client.run_page(limit)
+            page = client.run_page(limit, owner)
     else:
         say_of_another(url)
-        page = runs_in(runs_dir).page(limit)
+        page = runs_in(runs_dir).page(limit, owner)
     if format is Format.json:
         lost = [{**each.model_dump(mode="json"), "status": "unreadable"} for each in page.unreadable]
         print_json([summary(info, _local(runs_dir, info.run)) for info in page.runs] + lost)
@@ -281,15 +282,20 @@ def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.
 
 def rm(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs that have ended.")],
+    results: Annotated[
+        bool,
+        typer.Option("--results", help="Remove their results folders too, also those of runs removed before."),
+    ] = False,
     url: UrlOption = None,
 ) -> None:
-    """Remove ended runs from the cloud, with their states and models. Their results folders stay."""
+    """Remove ended runs from the cloud, with their states and models. Their results folders stay, unless --results."""
     from strata.output import stdout
 
     with connect(url) as client:
         for run in runs:
-            found = client.run(run).run  # `latest` is another run after each removal
-            client.delete(found)
+            # `latest` is another run after each removal; of a run that was removed already its results may be left.
+            found = run if results and run != "latest" else client.run(run).run
+            client.delete(found, results=results)
             stdout().print(f"removed {found}", highlight=False)
 
 

@@ -66,9 +66,9 @@ class Cloud:
         """
         return self._run_of(self._connection.client.run(run))
 
-    def runs(self, limit: int = 50) -> tuple[Run, ...]:
-        """The newest runs first."""
-        return tuple(map(self._run_of, self._connection.client.runs(limit)))
+    def runs(self, limit: int = 50, owner: str | None = None) -> tuple[Run, ...]:
+        """The newest runs first; those of one user, or of `admin`, if named."""
+        return tuple(map(self._run_of, self._connection.client.runs(limit, owner)))
 
     def _run_of(self, info: RunInfo) -> Run:
         runs_dir = self._connection.runs_dir

@@ -296,7 +296,7 @@ class View:
         if not self._check() or self.invalid:
             return
         try:
-            info = await self.dashboard.cloud.runs.create(self._read(), self.key)
+            info = await self.dashboard.requests(self.page).create(self._read(), self.key)
         except StrataError as error:
             self.error.set_text(with_field(error))
             self._mark({error.field: error.detail} if error.field else {})

@@ -18,6 +18,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.sums_tables import SumsTables
 from cloud_server.dashboard.tables import columns_of
 from cloud_server.runs.provenance import ProvenanceChanged
+from cloud_server.runs.user_requests import UserRequests
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
 from shared.plots.classes import classes
@@ -115,7 +116,7 @@ class View:
             ui.space()
             self.buttons = {action: self._button(action) for action in ("pause", "resume", "stop")}
             self.n_more = ui.number("More rounds", value=5, step=1).classes("w-24")
-            ui.button("Add", icon="add", on_click=self._add_rounds).props("outline")
+            self.add = ui.button("Add", icon="add", on_click=self._add_rounds).props("outline")
         self.reason = ui.label().classes("text-body2")
         self.tracking = ui.label().classes("text-body2")
         self.progress = ui.linear_progress(0, show_value=False).props('instant-feedback aria-label="Completed rounds"')
@@ -128,11 +129,11 @@ class View:
         icons = {"pause": "pause", "resume": "play_arrow", "stop": "stop"}
 
         async def request() -> None:
-            manager = self.dashboard.cloud.runs
             if action == "resume":
-                return await self._go_on(lambda accept: manager.resume(self.run_id, accept))
+                return await self._go_on(lambda requests, accept: requests.resume(self.run_id, accept))
             with notify_outcome():
-                await (manager.pause if action == "pause" else manager.stop_run)(self.run_id)
+                requests = self.dashboard.requests(self.page)
+                await (requests.pause if action == "pause" else requests.stop_run)(self.run_id)
                 await self._refresh()
 
         return ui.button(action.capitalize(), icon=icons[action], on_click=request).props("outline")
@@ -140,18 +141,19 @@ class View:
     # ---- user actions
 
     async def _add_rounds(self) -> None:
-        manager = self.dashboard.cloud.runs
         with notify_outcome():
             n_more = whole_number("More rounds", self.n_more.value, 1, 100_000)
-            await self._go_on(lambda accept: manager.add_rounds(self.run_id, n_more, accept), "Rounds added.")
+            await self._go_on(
+                lambda requests, accept: requests.add_rounds(self.run_id, n_more, accept), "Rounds added."
+            )
 
-    async def _go_on(self, action: Callable[[bool], Awaitable[object]], success: str = "") -> None:
+    async def _go_on(self, action: Callable[[UserRequests, bool], Awaitable[object]], success: str = "") -> None:
         """Continue the run; where its data or packages have changed, ask whether to continue with these."""
         with notify_outcome(success):
             try:
-                await action(False)
+                await action(self.dashboard.requests(self.page), False)
             except ProvenanceChanged as error:
-                return self._ask_to_accept(error.differences, lambda: action(True))
+                return self._ask_to_accept(error.differences, lambda: action(self.dashboard.requests(self.page), True))
             await self._refresh()
 
     def _ask_to_accept(self, differences: Sequence[str], action: Callable[[], Awaitable[object]]) -> None:
@@ -220,6 +222,7 @@ class View:
 
     def _show_info(self, run_view: RunView) -> None:
         info = self.info = run_view.info
+        is_own = self.page.viewer.may_change(info.owner)
         label, score, loss = headline_of(run_view)
         labels = [metric.label for metric in info.metrics]
         if self.metric.options != labels:
@@ -230,7 +233,8 @@ class View:
         self.reason.set_text(info.reason or "")
         self.progress.set_value(info.rounds / max(info.num_rounds, 1))
         for action, button in self.buttons.items():
-            button.set_enabled(info.status in _ALLOWED_STATUSES[action])
+            button.set_enabled(is_own and info.status in _ALLOWED_STATUSES[action])
+        self.add.set_enabled(is_own)
         divisor, unit = scale("bytes", info.bytes_up + info.bytes_down)
         self.facts.clear()
         with self.facts:
@@ -240,6 +244,7 @@ class View:
                     label: score,
                     "loss": "-" if loss is None else f"{loss:.4g}",
                     **client_facts(run_view),
+                    **({"owner": info.owner_name} if info.owner or self.page.viewer.user else {}),
                     **({"best model": str(info.best)} if info.best else {}),
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",

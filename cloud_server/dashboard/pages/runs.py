@@ -19,6 +19,7 @@ from shared.run_records.runs import FINAL, RunInfo, RunPage, UnreadableRun
 _COLUMNS = (
     "name",
     "algorithm",
+    "owner",
     "status",
     "rounds",
     "score",
@@ -65,12 +66,14 @@ class View:
         """Create the page's elements; refreshing fills them."""
         ui.label("Runs").classes("text-h6").props("role=heading aria-level=1")
         with ui.row().classes("w-full items-center gap-2"):
-            self.filter = ui.input("Filter", value=self.text, placeholder="name, algorithm, status")
+            self.filter = ui.input("Filter", value=self.text, placeholder="name, algorithm, owner, status")
             self.filter.classes("grow").props("clearable dense").on_value_change(self._keep_in_address)
             ui.button("New run", icon="add", on_click=lambda: ui.navigate.to("/new")).props("unelevated")
             self.compare = ui.button("Compare", icon="stacked_line_chart", on_click=self._compare).props("outline")
             self.remove = ui.button("Remove", icon="delete", on_click=self._confirm_removal).props("outline")
-        self.table = ui.table(columns=columns_of(_COLUMNS), rows=[], row_key="run", selection="multiple", pagination=20)
+        self.table = ui.table(
+            columns=_columns(RunPage(runs=())), rows=[], row_key="run", selection="multiple", pagination=20
+        )
         self.table.classes("w-full").props('flat bordered dense no-data-label="No runs yet"')
         self.table.bind_filter_from(self.filter, "value")
         self.table.add_slot(
@@ -89,6 +92,7 @@ class View:
         runs = await self.dashboard.cloud.runs.page(_MAX_LISTED)
         if runs != self.runs:
             self.runs = runs
+            self.table.columns = _columns(runs)
             self.table.rows = [_row(info) for info in runs.runs] + [_unreadable_row(each) for each in runs.unreadable]
             self.table.selected = [row for row in self.table.rows if row["run"] in self.selected]
             self.table.update()
@@ -126,7 +130,7 @@ class View:
         dialog.close()
         for run_id in run_ids:
             with notify_outcome(f"{run_id} was removed."):
-                await self.dashboard.cloud.runs.delete(run_id)
+                await self.dashboard.requests(self.page).delete(run_id)
         self.table.selected.clear()
         self._selected()
 
@@ -144,11 +148,18 @@ def removal(listed: RunPage, selected: Sequence[str]) -> tuple[list[str], str]:
     return removed, f"{question} Selected runs that have not ended stay: {kinds}."
 
 
+def _columns(listed: RunPage) -> list[dict[str, Any]]:
+    """The columns of the list; owners are shown where a run is a user's."""
+    has_owners = any(info.owner is not None for info in listed.runs)
+    return columns_of(name for name in _COLUMNS if has_owners or name != "owner")
+
+
 def _row(info: RunInfo) -> dict[str, Any]:
     cells = {
         "run": info.run,
         "name": info.name,
         "algorithm": info.algorithm,
+        "owner": info.owner_name,
         "status": info.status + (f": {info.reason[:60]}" if info.reason else ""),
         "rounds": Figure(info.rounds, f"{info.rounds}/{info.num_rounds}"),
         "score": named_score(info.headline, info.score),

@@ -159,6 +159,7 @@ class View:
 
     async def _scale(self) -> None:
         with notify_outcome("Requested; the fleet starts or stops agents and edges."):
+            self.page.viewer.check_admin()
             wanted = whole_number("Wanted devices", self.wanted.value, 0, LARGEST_DEVICES)
             edges = whole_number("Wanted edges", self.edges.value, 1, LARGEST_EDGES) if self.edges.enabled else None
             await self.dashboard.cloud.fleet.set_wanted(wanted, edges)

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 from nicegui import Client, ui
+from starlette.requests import Request
 
 from cloud_server.dashboard.charts import LIGHT
 from cloud_server.dashboard.layout import Dashboard, open_page
 from shared.core.errors import BadInput
+
+SCOPE = {"type": "http", "path": "/", "query_string": b"", "headers": [], "server": ("127.0.0.1", 8000)}
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -28,7 +31,7 @@ async def test_a_page_whose_browser_does_not_answer_is_light_and_dropped_once_th
     themes = []
 
     async def build() -> None:
-        with Client(ui.page("")):
+        with Client(ui.page(""), request=Request(SCOPE)):
             async with open_page(Dashboard(cast("Any", None), has_login=False), "Runs") as page:
                 themes.append(page.theme)
 
@@ -49,7 +52,7 @@ async def test_an_error_that_an_action_does_not_expect_is_shown_to_the_viewer(mo
     monkeypatch.setattr(Client, "connected", connected)
     monkeypatch.setattr(ui, "run_javascript", answered)
     monkeypatch.setattr(ui, "notify", lambda text, **_: shown.append(text))
-    with Client(ui.page("")) as client:
+    with Client(ui.page(""), request=Request(SCOPE)) as client:
         async with open_page(Dashboard(cast("Any", None), has_login=False), "Runs"):
             client.handle_exception(ValueError("the shapes differ"))
             client.handle_exception(BadInput("0 is too small", field="lr"))

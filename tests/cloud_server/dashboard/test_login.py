@@ -8,9 +8,14 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 from fastapi import FastAPI, Request
+from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from cloud_server.dashboard.login import COOKIE, MAX_SESSIONS, SESSION, Login, Sessions
+from cloud_server.dashboard.viewer import Viewer, viewer_of
+from cloud_server.users.tokens import Tokens, digest_of
+from cloud_server.users.user import User
+from shared.core.errors import Forbidden, Unauthorised
 from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
@@ -141,6 +146,40 @@ async def test_session_path_reports_whether_the_session_is_valid() -> None:
         assert (await client.get(SESSION)).status_code == 204
 
 
+async def test_a_user_logs_in_with_their_token_and_is_out_once_that_is_removed() -> None:
+    seen: list[Viewer] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(viewer_of(HTTPConnection(scope)))
+        await guarded_app(scope, receive, send)
+
+    alice = User(name="alice", token_sha256=digest_of("hers"), created_at="2026-11-30")
+    tokens = Tokens()
+    tokens.put({"alice": alice})
+    login = Login(app, "secret", LOOPBACK, tokens=tokens)
+    async with visitor(login) as user, visitor(login) as admin:
+        assert (await user.post("/ui/login", data={"token": "hers"})).status_code == 303
+        assert (await admin.post("/ui/login", data={"token": "secret"})).status_code == 303
+        for client in (user, admin):
+            assert (await client.get("/ui/")).text == "inside"
+        assert [viewer.name for viewer in seen] == ["alice", "admin"]
+        assert [viewer.caller() for viewer in seen] == ["alice", None]
+        assert [[viewer.may_change(owner) for owner in ("alice", "bob", None)] for viewer in seen] == [
+            [True, False, False],
+            [True, True, True],
+        ]
+        seen[1].check_admin()
+        with pytest.raises(Forbidden, match="not the user alice"):
+            seen[0].check_admin()
+
+        tokens.put({"alice": alice.replace(token_sha256=digest_of("another"))})
+        with pytest.raises(Unauthorised, match="the token of alice has been removed"):
+            seen[0].caller()  # as an open page does
+        assert (await user.get("/ui/")).status_code == 401
+        assert (await user.post("/ui/login", data={"token": "hers"})).status_code == 401
+        assert (await admin.get("/ui/")).text == "inside"
+
+
 async def test_large_uploads_need_a_session() -> None:
     def client_of(app: FastAPI) -> httpx2.AsyncClient:
         return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", LOOPBACK))
@@ -183,7 +222,7 @@ async def test_only_a_small_form_with_a_length_is_read() -> None:
 
 
 def test_number_of_sessions_is_limited_and_logout_ends_one() -> None:
-    sessions = Sessions()
+    sessions = Sessions(Tokens())
     first = sessions.begin()
     assert sessions.is_valid(first)
     others = [sessions.begin() for _ in range(MAX_SESSIONS)]

@@ -1,0 +1,1 @@
+"""The users of a cloud beside its administrator: their tokens and their limits."""
