@@ -163,8 +163,7 @@ def build(
         shares=AgentShares(registry, settings.max_concurrent_runs),
         settle_s=settings.settle_s,
     )
-    users = Users(store, tokens or Tokens(), bool(settings.common.api_token), now)
-    runs = RunManager(services, _quotas(settings, users, services), settings.max_concurrent_runs)
+    runs = RunManager(services, _quotas(settings, services, tokens or Tokens()), settings.max_concurrent_runs)
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, runs.edges_in_use, settings.ttl_s)
     events = EventFeeds(repository, closing, settings.max_event_clients)
@@ -187,8 +186,10 @@ def build(
     )
 
 
-def _quotas(settings: CloudSettings, users: Users, services: CloudServices) -> Quotas:
-    return Quotas(users, services.repository, services.results, settings.user_max_runs, settings.user_max_bytes)
+def _quotas(settings: CloudSettings, services: CloudServices, tokens: Tokens) -> Quotas:
+    repository, results = services.repository, services.results
+    users = Users(repository.store, tokens, bool(settings.common.api_token), now)
+    return Quotas(users, repository, results, settings.user_max_runs, settings.user_max_bytes)
 
 
 def _identities(

@@ -20,6 +20,7 @@ from shared.run_records.rounds import RoundDetail, RoundInfo, RoundPage
 from shared.run_records.runs import RunInfo
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
+from shared.service.api.users import NewToken, TokenAnswer, UserInfo, UserPage
 from shared.service.order_headers import MORE_HEADER
 from shared.simulation.digital_twin import TwinList
 from tests.strata.samples import a_round, a_run, a_twin, some_seats
@@ -62,6 +63,8 @@ class FakeCloud:
         self.files = dict(FILES)
         self.models: dict[str, bytes] = {}
         self.missing: tuple[str, ...] = ()
+        self.users: dict[str, UserInfo] = {}
+        self.results_removed: list[str] = []
         self.idle_edges: tuple[str, ...] = ()
         self.rounds: list[RoundDetail] = [a_round(number) for number in (1, 2, 3)]
         self.app = _app(self)
@@ -108,7 +111,23 @@ def _app(cloud: FakeCloud) -> FastAPI:
 
     _runs(app, cloud)
     _serve_nodes(app, cloud)
+    _serve_users(app, cloud)
     return app
+
+
+def _serve_users(app: FastAPI, cloud: FakeCloud) -> None:
+    @app.get("/tokens")
+    async def users() -> UserPage:
+        return UserPage(users=tuple(cloud.users.values()))
+
+    @app.post("/tokens", status_code=201)
+    async def add(body: NewToken) -> TokenAnswer:
+        cloud.users[body.name] = UserInfo(**body.model_dump(), created_at="2026-11-30T00:00", n_runs=1, n_bytes=2000)
+        return TokenAnswer(name=body.name, token="strata_secret")  # noqa: S106
+
+    @app.delete("/tokens/{name}", status_code=204)
+    async def remove(name: str) -> None:
+        del cloud.users[name]
 
 
 def _runs(app: FastAPI, cloud: FakeCloud) -> None:
@@ -135,8 +154,8 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         return JSONResponse(cloud.runs[run].model_dump(mode="json"), 201)
 
     @app.get("/runs")
-    async def runs(limit: int) -> Any:
-        newest = list(reversed(cloud.runs.values()))[:limit]
+    async def runs(limit: int, owner: str | None = None) -> Any:
+        newest = [info for info in reversed(cloud.runs.values()) if owner in (None, info.owner_name)][:limit]
         return {"runs": [info.model_dump(mode="json") for info in newest]}
 
     @app.get("/runs/{run}")
@@ -145,8 +164,9 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         return cloud.find(run).model_dump(mode="json")
 
     @app.delete("/runs/{run}", status_code=204)
-    async def delete(run: str) -> None:
-        """Removes nothing; that it was asked stands in `seen`."""
+    async def delete(run: str, results: bool = False) -> None:
+        """Removes nothing; that it was asked stands in `seen`, and in `results_removed` if for results too."""
+        cloud.results_removed += [run] * results
 
     @app.post("/runs/{run}/{verb}")
     async def change_run(run: str, verb: str, accept_changes: bool = False) -> Any:
