@@ -63,7 +63,7 @@ STAGES: dict[str, dict[str, str]] = {
         "forget states": "shared.storage.states.files:FileStateStore.forget_before",
         "size if sent alone": "shared.federation.visits.uploads:answer_bytes",
         "add updates up": "shared.federation.visits.uploads:UploadBuilder.take",
-        "log lines": "shared.runtime.logs:log_event",
+        "log lines": "shared.runtime.logs:log_events",
         "visits, the rest": "device_agent.device_host:DeviceHost._run_and_encode",
     },
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import compress
 
 import torch
 
@@ -76,6 +77,18 @@ def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> N
     blocks = [(flat, acc)] if small else zip(torch.split(flat, BLOCK), torch.split(acc, BLOCK), strict=True)
     for block, sums in blocks:
         sums.add_((block * 2.0**exponent).round_(), alpha=weight)
+
+
+def add_all_fixed_point(into: list[Tensor], terms: list[Tensor], weight: int, exponent: int) -> None:
+    """`add_fixed_point` for several tensors; small ones of float32, as most are, are added up in one call."""
+    small = [term.dtype == torch.float32 and term.numel() <= BLOCK for term in terms]
+    for sums, term, is_small in zip(into, terms, small, strict=True):
+        if not is_small:
+            add_fixed_point(sums, term, weight, exponent)
+    if any(small):
+        steps = torch._foreach_mul([term.detach() for term in compress(terms, small)], 2.0**exponent)
+        torch._foreach_round_(steps)
+        torch._foreach_add_([*compress(into, small)], steps, alpha=weight)
 
 
 def exceeds(term: Tensor, most: float) -> bool:

@@ -305,6 +305,7 @@ class Experiment:
 
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Context:
         """A context for the hooks of this run."""
+        known = self._model_infos.get(phase)  # the same in all of a phase
         ctx = Context(
             spec=self.spec,
             params=self.params,
@@ -312,14 +313,15 @@ class Experiment:
             round_no=round_no,
             n_clients=n_clients,
             edge=edge,
-            model=self._model_info,
+            model=known or self._model_info,
             buffers=self.algorithm.buffers,
             total_samples=self.population.total_samples,
             total_clients=max(self.population.n_training, 1),
         )
-        if phase not in self._model_infos:  # the same in all of a phase
-            use = self.link_bytes.of_device(ctx.at(edge=0, seat=0), self.compressor)
-            self._model_infos[phase] = replace(self._model_info, link_use=use)
+        if known is not None:
+            return ctx
+        use = self.link_bytes.of_device(ctx.at(edge=0, seat=0), self.compressor)
+        self._model_infos[phase] = replace(self._model_info, link_use=use)
         return ctx.at(model=self._model_infos[phase])
 
     @cached_property

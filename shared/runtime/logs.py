@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -71,12 +71,17 @@ def log_context_of(ids: Callable[..., Mapping[str, object]]) -> Callable[[F], F]
 
 
 def log_event(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
-    """Logs an event with its fields; fields that are None are left out.
+    """Logs an event with its fields; fields that are None are left out."""
+    log_events(event, [fields], level=level)
+
+
+def log_events(event: str, each: Sequence[Mapping[str, object]], *, level: int = logging.INFO) -> None:
+    """Logs an event several times, a line for each of these fields; all lines are made at once and written together.
 
     The record is made here: `log.log` would first look for the line of code that called it, which no line names.
     """
-    if log.isEnabledFor(level):
-        about = {"event": event, "fields": fields}
+    if each and log.isEnabledFor(level):
+        about = {"event": event, "each": each}
         log.handle(log.makeRecord(log.name, level, "", 0, event, (), None, extra=about))
 
 
@@ -105,7 +110,7 @@ def _chosen(variable: str, value: str, known: tuple[str, ...]) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record of `logging` as one line.
+    """Formats a record of `logging` as one line, or as one for each of its fields.
 
     Args:
         tier: of the process.
@@ -118,24 +123,26 @@ class LineFormatter(logging.Formatter):
         self.tier, self.process, self.form = tier, process, form
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line."""
-        line = self.line(record)
-        return shown(line) if self.form == "text" else _as_json(line)
+        """Returns the lines."""
+        written = shown if self.form == "text" else _as_json
+        return "\n".join(map(written, self.lines(record)))
 
-    def line(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a record's line; a message of another logger is the event `log`, with its `text`."""
-        event = getattr(record, "event", None)
-        fields = {**_about.get(), **getattr(record, "fields", {})}
+    def lines(self, record: logging.LogRecord) -> Iterator[dict[str, Any]]:
+        """Yields the fields of a record's lines; a message of another logger is the event `log`, with its `text`."""
+        event, more = getattr(record, "event", None), dict[str, object]()
         if event is None:
-            fields |= {"text": record.getMessage(), "logger": record.name}
+            more = {"text": record.getMessage(), "logger": record.name}
         if record.exc_info:
             text = "".join(traceback.format_exception(*record.exc_info))
-            fields["traceback"] = text[-4 * MAX_CHARACTERS :]
+            more["traceback"] = text[-4 * MAX_CHARACTERS :]
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        head = (at, record.levelname.lower(), self.tier, self.process, event or "log")
-        ids = {name: fields.pop(name) for name in IDS if name in fields}
-        line = {**dict(zip(FIRST, head, strict=True)), **ids, **fields}
-        return {name: _short(name, value) for name, value in line.items() if value is not None}
+        head = dict(zip(FIRST, (at, record.levelname.lower(), self.tier, self.process, event or "log"), strict=True))
+        about, each = _about.get(), cast("Sequence[Mapping[str, Any]]", getattr(record, "each", ({},)))
+        for own in each:
+            fields = {**about, **own, **more}
+            ids = {name: fields.pop(name) for name in IDS if name in fields}
+            line = {**head, **ids, **fields}
+            yield {name: _short(name, value) for name, value in line.items() if value is not None}
 
 
 def _short(name: str, value: object) -> object:

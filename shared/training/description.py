@@ -109,7 +109,7 @@ class Classes:
 
     def n_predictions(self, y: Tensor) -> int:
         """Returns the number of samples."""
-        return len(y)
+        return y.size(0)
 
     def weights(self, y: Tensor) -> Tensor:
         """Returns the number of predictions of each sample, float32 (batch,)."""

@@ -191,7 +191,7 @@ def _shuffled(n: int, sizes: list[int], generator: torch.Generator, n_batches: i
     done = 0
     while done < n_batches:
         order = torch.randperm(n, generator=generator)
-        for chosen in torch.split(order, sizes)[: n_batches - done]:
+        for chosen in order.split_with_sizes(sizes)[: n_batches - done]:
             yield chosen
             done += 1
 
@@ -279,7 +279,7 @@ def train(
         _change(parameters, gradients, correct, take_step)
         del gradients  # the next batch can reuse their memory
         hits.add(outputs.detach(), y)
-        n_steps, n_samples = n_steps + 1, n_samples + len(y)
+        n_steps, n_samples = n_steps + 1, n_samples + y.size(0)
     _check_finite(model, n_steps)
     return Trained(n_samples, n_steps, mean_loss.value, hits.total(), mean_loss.n, mean_loss.apart)
 

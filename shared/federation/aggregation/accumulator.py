@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from shared.core.errors import OutOfBound, WireError
-from shared.core.exact_sum import add_fixed_point, check_bound, digit_below, digits_above, exceeds
+from shared.core.exact_sum import add_all_fixed_point, add_fixed_point, check_bound, digit_below, digits_above, exceeds
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor, TensorMap, copy_tensors
 from shared.core.tensors import private_copies
@@ -138,12 +138,16 @@ class Accumulator:
         total = self._means.setdefault(term.key, _Sum())
         total.own()
         total.weight += weight
+        due: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         for name, tensor in term.tensors.items():
             masked = tensor if term.masks is None else tensor * term.masks[name]
-            rest = total.add_digits(masked, name, weight, self.fixed_point)
-            add_fixed_point(_zeros_like(total.sums, name, tensor), rest, weight, self.fixed_point.exponent(name))
+            sums, rests = due.setdefault(self.fixed_point.exponent(name), ([], []))
+            sums.append(_zeros_like(total.sums, name, tensor))
+            rests.append(total.add_digits(masked, name, weight, self.fixed_point))
             if term.masks is not None:
                 add_fixed_point(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
+        for exponent, (sums, rests) in due.items():
+            add_all_fixed_point(sums, rests, weight, exponent)
 
     def merge(self, partial_sum: PartialSum, *, take: bool = False, checked: bool = False) -> None:
         """Adds a partial sum.

@@ -1,12 +1,13 @@
 """One visit: receive, train, report, evaluate. Agents and an edge's own worker run clients by this code only.
 
 Synchronous and for one thread: dropout and random transforms draw from torch's default generator, which each visit
-seeds from its own stream.
+seeds from its own stream before it trains; where code of a user may draw, before its first hook.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,7 +44,8 @@ def begin_visit(
     trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped, seat.number)
     ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number, n_samples=trainer.n_samples)
     device = experiment.device
-    device.seed(ctx.seed("torch"), all_generators=experiment.draws_freely)
+    if experiment.draws_freely:
+        device.seed(ctx.seed("torch"), all_generators=True)
     owner, with_residual = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor.keeps_residual
     kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual, keep_from)
     state, residual, fresh = kept.load()
@@ -74,11 +76,14 @@ class OpenVisit:
     residual: TensorMap
     fresh: bool
 
-    def run(self) -> FinishedVisit:
-        """Trains, unless the task is to evaluate, and ends the visit."""
+    def train(self) -> Callable[[], FinishedVisit]:
+        """Trains, unless the task is to evaluate; returns what ends the visit."""
         if self.visit.task.kind == "evaluate":
-            return self.end(None)
-        return self.end(self.experiment.algorithm.device.local_update(self.ctx, self.state, self.message, self.trainer))
+            return partial(self.end, None)
+        if not self.experiment.draws_freely:  # others may have trained since it began
+            self.experiment.device.seed(self.ctx.seed("torch"))
+        hooks = self.experiment.algorithm.device
+        return partial(self.end, hooks.local_update(self.ctx, self.state, self.message, self.trainer))
 
     def end(self, local: Local | None) -> FinishedVisit:
         """Ends the visit with what training left behind, None if it only evaluates; saves the seat's new state."""

@@ -1,23 +1,25 @@
-"""The visits of an order: one after another or, as the spec's `vectorised` says, many at the same time."""
+"""The visits of an order, in groups: they train one after another or, as `vectorised` says, at the same time."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from shared.core.errors import Cancelled, Conflict, StrataError
 from shared.core.process_settings import settings_kept
+from shared.core.tensors import n_bytes
 from shared.core.user_code import described
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, Outcome, Visit, VisitOrder, WaveId
 from shared.federation.visits.open_visit import OpenVisit, begin_visit
 from shared.federation.visits.stacks import StackVisit, fit_stack, slices_of, stacks_of
 from shared.federation.visits.uploads import FinishedVisit, UploadBuilder
-from shared.runtime.logs import log_context, log_event
+from shared.runtime.logs import log_context, log_event, log_events
 from shared.storage.states import StateStore, Version
 from shared.training.loop import Stopped
 
@@ -61,10 +63,11 @@ def run_visits(
     experiment.population.prepare(visit.seat for visit in order.visits)
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**wave_fields(order.stage), home=order.edge):
-        for finished, wall_s in _Visits(experiment, order, states, keep_from, stopped, on_start).run():
-            _log_end(finished.outcome, wall_s)
-            on_end(finished.outcome, wall_s)
-            uploads.take(finished)
+        for group in _Visits(experiment, order, states, keep_from, stopped, on_start).run():
+            _log_ends(group)
+            for finished, wall_s in group:
+                on_end(finished.outcome, wall_s)
+                uploads.take(finished)
     uploads.sort(order.visits)
     return uploads
 
@@ -74,23 +77,35 @@ def wave_fields(wave_id: WaveId) -> dict[str, object]:
     return {"run": wave_id.run_id, "round": wave_id.round_no, "edge_round": wave_id.edge_round, "wave": wave_id.wave}
 
 
-def _log_end(outcome: Outcome[Any], wall_s: float) -> None:
-    failure = outcome.failure
-    if failure is not None:
-        why = {"reason": failure.reason, "detail": failure.detail}
-        log_event("visit.failed", level=logging.WARNING, seat=outcome.seat, **why)
-    else:
-        lasted = round(wall_s, 6)
-        log_event("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
+def _log_ends(group: Sequence[Timed]) -> None:
+    ended, failed = list[dict[str, object]](), list[dict[str, object]]()
+    for outcome, wall_s in ((finished.outcome, wall_s) for finished, wall_s in group):
+        seat, failure = outcome.seat, outcome.failure
+        if failure is not None:
+            failed.append({"seat": seat, "reason": failure.reason, "detail": failure.detail})
+        else:
+            lasted = round(wall_s, 6)
+            ended.append({"seat": seat, "kind": outcome.kind, "n_samples": outcome.n_samples, "wall_s": lasted})
+    log_events("visit.ended", ended)
+    log_events("visit.failed", failed, level=logging.WARNING)
 
 
 Timed = tuple[FinishedVisit, float]
 """A finished visit and its wall seconds."""
+Ending = Callable[[], FinishedVisit]
+"""Ends a visit that has trained."""
+GROUP_BYTES = 48 * 2**20
+"""Most bytes of the models of visits that are run in one group; a visit holds up to `MODELS_A_VISIT` of them."""
+MODELS_A_VISIT = 4
 
 
 @dataclass(frozen=True)
 class _Visits:
-    """Runs the visits of an order; a failure becomes part of a visit's outcome."""
+    """Runs the visits of an order in groups; a failure becomes part of a visit's outcome.
+
+    The visits of a group begin, then train, then end: between two trainings, what surrounds them takes two to five
+    times as long, as a training fills the caches.
+    """
 
     experiment: Experiment
     order: VisitOrder[Any]
@@ -99,25 +114,38 @@ class _Visits:
     stopped: Stopped
     on_start: Callable[[int], None]
 
-    def run(self) -> Iterator[Timed]:
-        """Yields the visits as they end."""
+    def run(self) -> Iterator[list[Timed]]:
+        """Yields the visits of each group once it has ended."""
         vectorised = self.experiment.spec.vectorised
-        together = [visit for visit in self.order.visits if vectorised and visit.task.kind == "train"]
-        for visit in self.order.visits:
-            if vectorised is None or visit.task.kind != "train":
-                yield self._alone(visit)
+        stacked = [visit for visit in self.order.visits if vectorised and visit.task.kind == "train"]
+        others = [visit for visit in self.order.visits if not vectorised or visit.task.kind != "train"]
+        size = self._group_size()
+        for at in range(0, len(others), size):
+            yield self._in_turns(others[at : at + size])
         if vectorised is not None:
-            for rows, visits in slices_of(self.experiment, self.order, together, vectorised.width):
-                yield from self._together(visits, rows)
+            for rows, visits in slices_of(self.experiment, self.order, stacked, vectorised.width):
+                yield self._at_once(visits, rows)
 
-    def _alone(self, visit: Visit) -> Timed:
-        began = time.monotonic()
-        self._start(visit)
-        finished = self._safely(visit, lambda: self._begin(visit).run())
-        return finished, time.monotonic() - began
+    def _group_size(self) -> int:
+        """Visits of a group; one where code of a user might see that others have begun, or each augments samples."""
+        if self.experiment.has_plugins or self.experiment.spec.augment is not None:
+            return 1
+        return max(GROUP_BYTES // (MODELS_A_VISIT * max(n_bytes(self.experiment.shapes), 1)), 1)
 
-    def _together(self, visits: Sequence[Visit], rows: int) -> Iterator[Timed]:
-        """Runs the visits of a stack: their training at the same time, all else one after another."""
+    def _in_turns(self, visits: Sequence[Visit]) -> list[Timed]:
+        """Runs the visits of a group, which train one after another."""
+        began, training_s, endings = time.monotonic(), list[float](), list[Ending | FinishedVisit]()
+        for visit, opened in [(visit, self._safely(visit, partial(self._begin, visit))) for visit in visits]:
+            started = time.monotonic()
+            self._start(visit)
+            endings.append(opened if isinstance(opened, FinishedVisit) else self._safely(visit, opened.train))
+            training_s.append(time.monotonic() - started)
+        finished = [self._ended(visit, ending) for visit, ending in zip(visits, endings, strict=True)]
+        around_s = (time.monotonic() - began - sum(training_s)) / len(visits)
+        return [(each, own_s + around_s) for each, own_s in zip(finished, training_s, strict=True)]
+
+    def _at_once(self, visits: Sequence[Visit], rows: int) -> list[Timed]:
+        """Runs the visits of a group, which train at the same time."""
         began = time.monotonic()
         finished: list[FinishedVisit] = []
         opened: list[StackVisit] = []
@@ -130,9 +158,9 @@ class _Visits:
                 finished.append(begun)
         for stack in stacks_of(opened):
             for each, fit in zip(stack, fit_stack(stack, rows, self.stopped), strict=True):
-                finished.append(self._safely(each.open.visit, partial(each.end, fit)))
+                finished.append(self._ended(each.open.visit, partial(each.end, fit)))
         wall_s = (time.monotonic() - began) / len(visits)
-        yield from ((each, wall_s) for each in finished)
+        return [(each, wall_s) for each in finished]
 
     def _start(self, visit: Visit) -> None:
         self.on_start(visit.seat)
@@ -145,10 +173,13 @@ class _Visits:
     def _join(self, visit: Visit) -> StackVisit:
         return StackVisit.of(self._begin(visit))
 
+    def _ended(self, visit: Visit, ending: Ending | FinishedVisit) -> FinishedVisit:
+        return ending if isinstance(ending, FinishedVisit) else self._safely(visit, ending)
+
     def _safely(self, visit: Visit, work: Callable[[], T]) -> T | FinishedVisit:
         """Does a part of a visit; if it fails, the visit has ended."""
         try:
-            with settings_kept():
+            with settings_kept() if self.experiment.has_plugins else nullcontext():
                 return work()
         except Cancelled:
             raise

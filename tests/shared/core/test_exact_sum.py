@@ -36,6 +36,20 @@ def test_terms_of_any_dtype_size_and_stride_are_rounded_to_the_nearest_step_and_
     assert torch.equal(into, 2 * term)
 
 
+def test_tensors_that_are_added_together_have_the_sums_that_they_have_one_by_one() -> None:
+    draws = torch.Generator().manual_seed(0)
+    shapes = [(3, 4), (), (0,), (exact_sum.BLOCK,), (exact_sum.BLOCK + 1,)]
+    terms = [torch.randn(shape, generator=draws) for shape in shapes]
+    terms += [terms[0].T, terms[0].double(), terms[0].half(), (terms[0] > 0)]
+    together, singly = ([torch.zeros(term.shape, dtype=torch.float64) for term in terms] for _ in range(2))
+    for weight in (3, 59_999):
+        exact_sum.add_all_fixed_point(together, terms, weight, 30)
+        for into, term in zip(singly, terms, strict=True):
+            exact_sum.add_fixed_point(into, term, weight, 30)
+    assert all(map(torch.equal, together, singly))
+    assert all(into.count_nonzero() for into in together if into.numel())
+
+
 def test_the_mean_is_zero_where_the_weight_is_zero() -> None:
     steps = torch.tensor([6.0, 8.0, 0.0], dtype=torch.float64)
     assert exact_sum.mean_from_fixed_point(steps, 4, 1, torch.float32).tolist() == [0.75, 1, 0]

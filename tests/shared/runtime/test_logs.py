@@ -17,7 +17,17 @@ import pytest
 from cloud_server.runs.events import RunEvent, log_run_event
 from shared.runtime import logs
 from shared.runtime.compute_thread import ComputeThread
-from shared.runtime.logs import LineFormatter, log_context, log_context_of, log_event, plain, read, shown, unfolded
+from shared.runtime.logs import (
+    LineFormatter,
+    log_context,
+    log_context_of,
+    log_event,
+    log_events,
+    plain,
+    read,
+    shown,
+    unfolded,
+)
 from tests.federation import Federation, small_spec
 
 HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
@@ -32,7 +42,7 @@ class Kept(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        self.lines += self.format(record).split("\n")
 
     @property
     def read(self) -> list[dict[str, Any]]:
@@ -187,6 +197,22 @@ def test_text_format_is_used_for_terminals_and_on_request(
     logs.configure("edge", "edge-1")
     formatter = configured.call_args.kwargs["handlers"][0].formatter
     assert (formatter.form, formatter.process) == (form, "edge-1")
+
+
+def test_lines_that_are_written_together_are_those_of_single_events(as_json: Kept) -> None:
+    each: list[dict[str, Any]] = [{"seat": 1, "reason": None}, {"seat": 2, "reason": "of\ntwo lines"}]
+    with log_context(run="r1", round=3):
+        log_events("visit.failed", each, level=logging.WARNING)
+        for fields in each:
+            log_event("visit.failed", level=logging.WARNING, **fields)
+    together, singly = as_json.read[:2], as_json.read[2:]
+    assert [line["seat"] for line in together] == [1, 2]
+    assert [{**line, "at": ""} for line in together] == [{**line, "at": ""} for line in singly]
+
+
+def test_without_events_nothing_is_written(as_json: Kept) -> None:
+    log_events("visit.failed", [])
+    assert as_json.lines == []
 
 
 async def test_one_round_is_followed_through_the_three_tiers(tmp_path: Path, as_json: Kept) -> None:
