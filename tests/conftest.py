@@ -115,6 +115,16 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_before_workers(config: pytest.Config, items: list[pytest.Item], count: int) -> None:
+    """Start the fork servers of the workers, where there are tests with real processes."""
+    if any(item.get_closest_marker("e2e") for item in items):
+        from tests import fork_server
+
+        fork_server.prepare(count)
+        config.pluginmanager.register(fork_server, "fork servers")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses the tiers and what is slow, order the files for several processes, and set deadlines.
 

@@ -1,4 +1,4 @@
-"""The command `strata` as a process of its own, forked from the session's fork server: its imports are paid once.
+"""The command `strata`, or another module, as a process forked from the session's fork server: imports are paid once.
 
 Its arguments, signals, output and exit status are those of an executed command; so are its fork server, which it forks
 from itself, and all its processes. Only `/proc/PID/environ` shows the environment of the session's fork server.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import runpy
+import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from strata.launcher import fork_program, fork_server
 from strata.launcher.environment import Modules
 from strata.launcher.parent_death import end_with_parent
 from strata.launcher.process import Process, execute
-from tests.fork_server import shared_fork_server
+from tests.fork_server import ROOT, shared_fork_server
 from tests.waits import HANG_S
 
 
@@ -32,21 +35,26 @@ class Command:
     """A running command; it has what tests use of `subprocess.Popen` in text mode.
 
     Args:
-        words: the arguments of `strata`.
+        words: the arguments.
         cwd: its folder, by default that of this process.
         env: its environment, by default that of this process.
+        module: what `python -m` would run.
 
     Attributes:
         stdout, stderr: what it writes.
     """
 
-    def __init__(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, module: str = "strata"
+    ) -> None:
         (out, out_of_it), (err, err_of_it) = os.pipe(), os.pipe()
-        task = {"COMMAND_WORDS": json.dumps(words), "COMMAND_FOLDER": str(cwd or Path.cwd())}
         try:
-            everything = dict(os.environ if env is None else env) | task
-            given = {"COMMAND_STDOUT": out_of_it, "COMMAND_STDERR": err_of_it}
-            self._process = shared_fork_server().start("strata", __name__, everything, Path(os.devnull), given)
+            task = {
+                "COMMAND_WORDS": json.dumps(words),
+                "COMMAND_FOLDER": str(cwd or Path.cwd()),
+                "COMMAND_MODULE": module,
+            }
+            self._process = _started({**(os.environ if env is None else env), **task}, out_of_it, err_of_it)
         finally:
             os.close(out_of_it)
             os.close(err_of_it)
@@ -77,12 +85,68 @@ class Command:
         return out, errors[0]
 
 
-def run(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    command = Command(*words, cwd=cwd, env=env)
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; the options are those of `Command`."""
+    command = Command(*words, **options)
     out, err = command.communicate()
     assert command.returncode is not None
     return subprocess.CompletedProcess(words, command.returncode, out, err)
+
+
+def _started(env: Mapping[str, str], out: int, err: int) -> Process:
+    given = {"COMMAND_STDOUT": out, "COMMAND_STDERR": err}
+    return shared_fork_server().start("strata", __name__, env, Path(os.devnull), given)
+
+
+# ---- for shells
+
+_PROGRAM = """import json, os, socket, sys
+if path := os.environ.get("PYTHONPATH"):
+    os.environ["PYTHONPATH"] = path + os.pathsep + {root!r}
+    os.execv(sys.executable, [sys.executable, "-m", "strata.main", *sys.argv[1:]])
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({place!r})
+    task = {{"COMMAND_WORDS": json.dumps(sys.argv[1:]), "COMMAND_FOLDER": os.getcwd(), "COMMAND_MODULE": "strata"}}
+    request = json.dumps({{**os.environ, **task}}).encode()
+    socket.send_fds(server, [len(request).to_bytes(4)], [1, 2])
+    server.sendall(request)
+    sys.exit(int(server.recv(8)))
+"""
+"""The program `strata` of a shell; it is executed where modules may come from elsewhere than the fork server's."""
+
+
+@contextmanager
+def for_shells() -> Iterator[str]:
+    """In this block the words that it returns run `strata` in a shell."""
+    shared_fork_server()  # which ends with the thread that starts it
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        place, program = f"{folder}/strata.sock", Path(folder, "strata.py")
+        program.write_text(_PROGRAM.format(place=place, root=str(ROOT)), encoding="utf-8")
+        listener.bind(place)
+        listener.listen()
+        threading.Thread(target=_serve, args=(listener,), daemon=True).start()
+        yield shlex.join((sys.executable, "-IS", str(program)))
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(listener: socket.socket) -> None:
+    with suppress(OSError):  # at the end
+        while True:
+            threading.Thread(target=_answer, args=(listener.accept()[0],), daemon=True).start()
+
+
+def _answer(connection: socket.socket) -> None:
+    with connection, suppress(OSError):  # the shell has ended
+        size, descriptors, *_ = socket.recv_fds(connection, 4, 2)
+        try:
+            with connection.makefile("rb") as file:
+                process = _started(json.loads(file.read(int.from_bytes(size))), *descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        while not process.wait(HANG_S):
+            pass
+        connection.sendall(str((process.returncode or 0) % 256).encode())
 
 
 def main() -> None:
@@ -93,11 +157,10 @@ def main() -> None:
         os.close(given)
     os.chdir(os.environ.pop("COMMAND_FOLDER"))
     tempfile.tempdir = None  # its environment names another
-    sys.argv = ["strata", *json.loads(os.environ.pop("COMMAND_WORDS"))]
+    module = os.environ.pop("COMMAND_MODULE")
+    sys.argv = [module, *json.loads(os.environ.pop("COMMAND_WORDS"))]
     vars(fork_server)["execute"] = _forked_server
-    from strata.__main__ import main as strata
-
-    strata()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _forked_server(

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import pkgutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,15 @@ from cloud_server.app import create_app
 from cloud_server.dashboard.mount import attach
 from cloud_server.settings import CloudSettings
 from tests.federation import Federation, small_spec
+from tests.forked_strata import run
 
-ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cloud_server", "edge_server", "device_agent", "shared.algorithms", "shared.training")
 
 
 @pytest.mark.slow
 def test_tiers_that_train_and_show_a_run_load_no_matplotlib_and_drawing_that_run_does(tmp_path: Path) -> None:
     """In a separate process, since tests of pictures load Matplotlib into this one."""
-    code = "import sys; from tests.test_drawing import observe; observe(sys.argv[1])"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = run(str(tmp_path), module=__name__)
     assert done.returncode == 0, done.stderr
     observed = json.loads(done.stdout.splitlines()[-1])
     assert observed["status"] == "completed"
@@ -83,3 +80,7 @@ def _with_dashboard(settings: CloudSettings, *others: Any) -> FastAPI:
 
 def _loaded() -> list[str]:
     return sorted({"matplotlib"} & sys.modules.keys())
+
+
+if __name__ == "__main__":
+    observe(sys.argv[1])

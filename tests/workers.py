@@ -29,8 +29,14 @@ _NUMBER_BYTES = 2
 class WorkerHooks:
     """What plugins may do in a worker."""
 
-    def pytest_worker_begins(self, config: pytest.Config) -> None:
-        """Called in a worker before its first test."""
+    def pytest_before_workers(self, config: pytest.Config, items: Sequence[pytest.Item], count: int) -> None:
+        """Called before so many workers are forked for these tests."""
+
+    def pytest_after_workers(self) -> None:
+        """Called in the session when all workers are forked."""
+
+    def pytest_worker_begins(self, config: pytest.Config, number: int) -> None:
+        """Called in a worker before its first test; workers are numbered from 0."""
 
     def pytest_worker_ends(self, config: pytest.Config) -> None:
         """Called in a worker after its last test."""
@@ -64,19 +70,22 @@ class Workers:
         """Run the tests; a session that has nothing to run goes on without workers."""
         if session.testsfailed or session.config.option.collectonly or not session.items:
             return None
-        _check_forkable()
         files = by_file(session.items)
+        count = min(self._count, len(files))
+        session.config.hook.pytest_before_workers(config=session.config, items=session.items, count=count)
+        _check_forkable()
         numbers = _dealt(len(files))
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # of which each has a folder
         session.config.pluginmanager.getplugin("capturemanager").read_global_capture()
         running: dict[Connection, int] = {}
-        for number in range(min(self._count, len(files))):
+        for number in range(count):
             ours, theirs = Pipe(duplex=False)
             pid = os.fork()
             if not pid:
-                _work(session.config, files, numbers, theirs, f"worker-{number}")
+                _work(session.config, files, numbers, theirs, number)
             theirs.close()
             running[ours] = pid
+        session.config.hook.pytest_after_workers()
         try:
             _Results(session).collect(running)
         finally:
@@ -177,12 +186,12 @@ def _dealt(count: int) -> int:
     return reader
 
 
-def _work(config: pytest.Config, files: list[list[pytest.Item]], numbers: int, out: Connection, worker: str) -> None:
+def _work(config: pytest.Config, files: list[list[pytest.Item]], numbers: int, out: Connection, number: int) -> None:
     """Be a worker: run tests until no file is left, then end the process."""
     atexit._clear()  # what the session has to do at its end
     status = 1
     try:
-        _begin(config, out, worker)
+        _begin(config, out, number)
         _run(_taken(files, numbers))
         config.hook.pytest_worker_ends(config=config)
         status = 0
@@ -197,7 +206,7 @@ def _work(config: pytest.Config, files: list[list[pytest.Item]], numbers: int, o
         os._exit(status)
 
 
-def _begin(config: pytest.Config, out: Connection, worker: str) -> None:
+def _begin(config: pytest.Config, out: Connection, number: int) -> None:
     """Give a worker a folder, captured output and reports of its own, in place of those of the session."""
     plugins = config.pluginmanager
     capture = plugins.getplugin("capturemanager")
@@ -205,10 +214,10 @@ def _begin(config: pytest.Config, out: Connection, worker: str) -> None:
     capture.start_global_capturing()
     config.get_terminal_writer()._file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     plugins.register(_Reports(config, out))
-    folder = config._tmp_path_factory.getbasetemp() / worker  # type: ignore[attr-defined]
+    folder = config._tmp_path_factory.getbasetemp() / f"worker-{number}"  # type: ignore[attr-defined]
     folder.mkdir()
     config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
-    config.hook.pytest_worker_begins(config=config)
+    config.hook.pytest_worker_begins(config=config, number=number)
 
 
 def _taken(files: list[list[pytest.Item]], numbers: int) -> Iterator[pytest.Item]:

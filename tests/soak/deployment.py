@@ -18,6 +18,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
+from strata.launcher.environment import Modules
 from strata.launcher.polling import poll_topology
 from strata.launcher.topology import Topology
 from tests import real_redis
@@ -30,7 +31,7 @@ from tests.waits import HANG_S, Hang, until
 
 TTL_S = 6.0
 DISK_BYTES = 2**20
-CLOCK = Path(__file__).with_name("clock")
+TIER = "tests.soak.tier"
 FINAL = ("completed", "failed", "stopped")
 
 
@@ -98,11 +99,12 @@ class Deployment:
             for name in self._proxied:
                 env_of[name] |= self._behind_proxy(name)
             for name in self._clocks:
-                env_of[name] |= {"PYTHONPATH": str(CLOCK), "SOAK_CLOCK": str(self._clock(name))}
+                env_of[name] |= {"SOAK_CLOCK": str(self._clock(name))}
             runs_dir, folder = self.folder / "runs", self.folder
             made = Topology(
                 runs_dir=runs_dir,
                 folder=folder,
+                modules=Modules(TIER, TIER, TIER),
                 fork=shared_fork_server(),
                 env=self._env,
                 env_of=env_of,
