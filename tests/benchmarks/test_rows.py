@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import ROWS
+from benchmarks.__main__ import MARK, ROWS
 from benchmarks.loops import Job
 from benchmarks.profiled.stages import COMMON, STAGES
 from benchmarks.rows.scale import slope
 from benchmarks.simulators.process import SIMULATORS, Name, Simulator, installed
 from benchmarks.turns import in_turns
+from strata.launcher.environment import common
+from tests.forked_strata import run
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {
@@ -49,17 +52,13 @@ LINES = {
 }
 
 
-def trainer(*words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m benchmarks` at its tiny size."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "BENCH_"))}
-    command = [sys.executable, "-m", "benchmarks", *words, "--tiny"]
-    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=1100, check=False)
-
-
 @pytest.fixture(scope="module")
 def all_rows() -> list[str]:
-    """The lines of all rows but the header, from one command: for each row a command would import torch anew."""
-    done = trainer()
+    """The lines of all rows but the header, from one command in the environment in which it would restart itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("STRATA_", "BENCH_"))]:
+            patch.delenv(name)
+        done = run("--tiny", cwd=ROOT, env=common({MARK: "1"}, ""), module="benchmarks")
     assert done.returncode == 0, done.stderr[-3000:]
     header, *lines = done.stdout.splitlines()
     assert header.split() == ["row", "what", "figure", "range", "ratio", "target"]
@@ -108,7 +107,8 @@ def test_a_round_that_did_other_work_than_its_job_is_refused() -> None:
 
 
 def test_an_unknown_row_is_refused_with_a_list_of_the_known() -> None:
-    done = trainer("cnn,speed")
+    command = [sys.executable, "-m", "benchmarks", "cnn,speed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert "no row speed" in done.stderr
     assert all(row in done.stderr for row in ROWS)

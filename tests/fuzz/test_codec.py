@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.wire import codec
+from tests.forked_strata import run
 from tests.fuzz.bodies import N_SEATS, Sample, mutated, outcome
 from tests.waits import HANG_S
 
@@ -56,8 +57,7 @@ def test_the_mutations_cause_both_successful_reads_and_refusals(samples: list[Sa
 
 @pytest.mark.slow
 def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
-    command = [sys.executable, "-m", "tests.fuzz.hostile"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = run(module="tests.fuzz.hostile")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) >= 10
@@ -68,8 +68,7 @@ def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
 @pytest.mark.slow
 def test_the_memory_bound_can_be_broken() -> None:
     """Without the codec's limit, a hostile body exceeds the memory."""
-    command = [sys.executable, "-m", "tests.fuzz.hostile", "--without-limits"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = run("--without-limits", module="tests.fuzz.hostile")
     assert "MemoryError" in {case["ended"] for case in json.loads(done.stdout).values()}
 
 
