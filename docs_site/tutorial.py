@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 HOW_TO = (DOCS / "how-to" / "stragglers.md",)
 """How-to pages whose outputs are those of their commands."""
+_EXECUTED = f'env PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{ROOT}" {shlex.quote(sys.executable)} -m strata.main'
 LIMIT_S = 240.0
 """Longest time of one block, on a busy machine."""
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -41,14 +42,17 @@ def pages() -> dict[str, str]:
     return {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in paths}
 
 
-def run_anew(shown: Mapping[str, str], folder: Path) -> dict[str, str]:
+def run_anew(shown: Mapping[str, str], folder: Path, run_it: str | None = None) -> dict[str, str]:
     """Runs the commands of all pages in a folder, and returns the pages with what the commands print.
+
+    Args:
+        run_it: the shell's words for `strata`; by default its module is executed.
 
     Raises:
         RuntimeError: a command failed; the message has what it wrote to stderr.
     """
     (folder / "experiments").symlink_to(ROOT / "experiments")
-    environment = _environment(folder)
+    environment = _environment(folder, run_it or _EXECUTED)
     try:
         return {name: _page(text, folder, environment) for name, text in shown.items()}
     finally:
@@ -56,12 +60,10 @@ def run_anew(shown: Mapping[str, str], folder: Path) -> dict[str, str]:
         subprocess.run(down, cwd=folder, env=environment, capture_output=True, timeout=LIMIT_S, check=False)  # noqa: S603
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, run_it: str) -> dict[str, str]:
     """Returns an environment whose `strata` is that of this tree, beside the folders of `PYTHONPATH`."""
     (binaries := folder / ".bin").mkdir()
-    run_it = f"{shlex.quote(sys.executable)} -m strata.main"
-    path = f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{ROOT}"'
-    (binaries / "strata").write_text(f'#!/bin/sh\nexec env {path} {run_it} "$@"\n', encoding="utf-8")
+    (binaries / "strata").write_text(f'#!/bin/sh\nexec {run_it} "$@"\n', encoding="utf-8")
     (binaries / "strata").chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "CLOUD_", "EDGE_"))}
     kept.pop("PYTHONPATH", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs_site.tutorial import BLOCK, HOW_TO, masked, pages, run_anew, skeleton
+from tests.forked_strata import for_shells
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
@@ -55,7 +56,8 @@ def test_an_example_is_of_the_same_kind_if_only_its_numbers_differ() -> None:
 def test_the_commands_print_what_the_pages_say(tmp_path: Path) -> None:
     """To the last digit where the CPU gives the bits of the machine that made the pages; on another one nearly."""
     shown = pages()
-    printed = run_anew(shown, tmp_path)
+    with for_shells() as strata:
+        printed = run_anew(shown, tmp_path, strata)
     digest = DIGEST.search(printed["tutorial/1-run.md"])
     assert digest is not None
     if digest[0] in shown["tutorial/1-run.md"]:

@@ -99,19 +99,14 @@ def run_of(printed: str) -> dict[str, object]:
     return dict(json.loads(printed.splitlines()[-1]))
 
 
-@pytest.mark.parametrize(
-    ("place", "words"), [("working folder", ("quickstart",)), ("PYTHONPATH", ("data=digits", "algorithm=fedprox"))]
-)
-def test_a_run_needs_no_file_and_takes_none_of_the_user_for_a_module(
-    installed: Installed, tmp_path: Path, place: str, words: tuple[str, ...]
-) -> None:
-    mine, work = tmp_path / "mine", tmp_path / "work"
-    work.mkdir()
-    for name in SHADOWS if place == "working folder" else NEVER_MEANT:
-        (mine / name).parent.mkdir(parents=True, exist_ok=True)
-        (mine / name).write_text("raise SystemExit(f'{__file__} was imported')\n")
-    where = {"cwd": mine} if place == "working folder" else {"cwd": work, "PYTHONPATH": str(mine)}
-    run = run_of(installed.strata("run", *words, "num_rounds=1", "--format", "json", **where))
+def test_a_run_needs_no_file_and_takes_none_of_the_user_for_a_module(installed: Installed, tmp_path: Path) -> None:
+    for place, names in (("working folder", SHADOWS), ("PYTHONPATH", NEVER_MEANT)):
+        for name in names:
+            (tmp_path / place / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place / name).write_text("raise SystemExit(f'{__file__} was imported')\n")
+    words = ("run", "quickstart", "algorithm=fedprox", "num_rounds=1", "--format", "json")
+    mine = str(tmp_path / "PYTHONPATH")
+    run = run_of(installed.strata(*words, cwd=tmp_path / "working folder", PYTHONPATH=mine))
     assert (run["status"], run["rounds"]) == ("completed", 1)
 
 
