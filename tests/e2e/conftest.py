@@ -28,9 +28,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A deployment without faults, in which one agent hosts all devices; it mostly stands idle."""
+    """A deployment without faults, in which one agent hosts all devices; to stand idle would cost more than a start."""
     folder = tmp_path_factory.mktemp("reference") / "deployment"
     with Deployment(folder, edges=2, devices=4, agents=1, ttl_s=30, heartbeat_s=3) as deployment:
         yield deployment

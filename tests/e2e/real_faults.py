@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from shared.run_records.events import Event
@@ -46,13 +47,13 @@ def completed_run(deployment: Deployment, run: str) -> tuple[RunInfo, list[Round
     return info, details, events
 
 
-_COMPLETED: dict[str, RunInfo] = {}
-"""Undisturbed runs of the reference, by spec."""
+_COMPLETED: dict[tuple[Path, str], RunInfo] = {}
+"""Undisturbed runs of references, by their folder and the spec."""
 
 
 def completed_once(reference: Deployment, spec: Mapping[str, Any]) -> RunInfo:
     """Completes a run in the deployment without faults; a spec that ran there before needs no second run."""
-    key = json.dumps(spec, sort_keys=True)
+    key = reference.folder, json.dumps(spec, sort_keys=True)
     if key not in _COMPLETED:
         _COMPLETED[key] = reference.complete(spec)
     return _COMPLETED[key]

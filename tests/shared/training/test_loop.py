@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -24,6 +22,7 @@ from shared.training.evaluation import Evaluated, evaluate
 from shared.training.loop import Trained, batches, train
 from shared.training.models import build, read_state
 from shared.training.optimizers import Adam
+from tests.forked_strata import run
 
 Array = np.ndarray[Any, Any]
 
@@ -288,10 +287,8 @@ def trained_sha() -> str:
 
 @pytest.mark.slow
 def test_another_process_gets_the_same_bits() -> None:
-    code = f"import torch; torch.set_num_threads(1); from {__name__} import trained_sha; print(trained_sha())"
-    root = Path(__file__).parents[3]
-    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == trained_sha()
+    done = run(module=__name__)
+    assert done.stdout.strip() == trained_sha(), done.stderr
 
 
 # ---- evaluation
@@ -332,3 +329,7 @@ def test_adam_and_adamw_equal_torchs_bit_for_bit(weight_decay: float, decoupled:
             step(ours, gradients)
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         assert not torch.equal(ours[0], start[0])
+
+
+if __name__ == "__main__":
+    print(trained_sha())
