@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import httpx2
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 
 from cloud_server.api import identities as identities_api
 from cloud_server.api import membership as membership_api
@@ -38,6 +38,7 @@ from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from cloud_server.users.tokens import Tokens, Users
+from shared.core.errors import OtherProtocol
 from shared.federation.experiment import ExperimentCache
 from shared.identity.assignments import Assigner
 from shared.identity.authority import authority_of
@@ -109,7 +110,7 @@ def create_app(
             await cloud.store.close()
 
     throttle = Throttle(clock=clock)
-    guards = guards_of(settings, throttle, "API", revoked, tokens.name)
+    guards = guards_of(settings, throttle, "API", revoked, tokens.name, _note_other_protocol)
     app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards)
     app.state.tokens = tokens
     app.add_middleware(
@@ -122,6 +123,11 @@ def create_app(
     )
     app.add_middleware(ResponseHeaders, pages={"/ui": PAGE_POLICY})
     return app
+
+
+async def _note_other_protocol(request: Request, error: OtherProtocol) -> None:
+    cloud: Cloud = request.app.state.cloud
+    await cloud.registry.others.note(request, error)
 
 
 def build(

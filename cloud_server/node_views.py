@@ -7,7 +7,7 @@ from cloud_server.nodes.infos import agent_info, edge_info
 from cloud_server.nodes.liveness import require_profile
 from shared.core.errors import Conflict
 from shared.core.number_sets import EMPTY
-from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
+from shared.service.api.nodes import AgentChange, AgentInfo, EdgeInfo, TopologyInfo
 
 
 def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
@@ -20,9 +20,17 @@ def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
-    """All registered agents."""
+    """All registered agents, and those that are refused since they speak another protocol."""
     registry, seats = cloud.registry, cloud.runs.seats_by_agent()
-    return tuple(agent_info(registry, agent, seats.get(agent, EMPTY)) for agent in sorted(registry.agents))
+    return registry.others.agents(
+        {agent: agent_info(registry, agent, seats.get(agent, EMPTY)) for agent in registry.agents}
+    )
+
+
+def edges_of(cloud: Cloud) -> tuple[EdgeInfo, ...]:
+    """All registered edges, and those that are refused since they speak another protocol."""
+    registry = cloud.registry
+    return registry.others.edges({edge: edge_info(registry, edge) for edge in registry.edges})
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
@@ -37,7 +45,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         n_devices=cloud.registry.n_devices(),
         n_agents=len(cloud.registry.live_agents()),
         fleet=cloud.fleet.info(),
-        edges=tuple(edge_info(cloud.registry, edge) for edge in sorted(cloud.registry.edges)),
+        edges=edges_of(cloud),
         agents=agents_of(cloud),
         active_run=active[0] if active else None,
         active_runs=active,

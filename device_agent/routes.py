@@ -35,8 +35,8 @@ from shared.service.order_headers import (
 from shared.service.peers import check_speaker
 
 _open = APIRouter()
-_cloud = APIRouter(dependencies=[guarded("cloud")])
-_edge = APIRouter(dependencies=[guarded("edge")])
+_cloud = APIRouter(dependencies=[guarded("cloud")], responses=problems(409))
+_edge = APIRouter(dependencies=[guarded("edge")], responses=problems(409))
 
 
 @_open.get("/healthz")

@@ -79,7 +79,7 @@ STATES = {
     "suspect": "silent for more than half the TTL",
     "lost": "silent for more than the TTL",
     "revived": "heard again after a loss, within the last TTL",
-    "left_out": "alive, but in no run: its versions are not the cloud's",
+    "left_out": "alive, but in no run: its versions or its protocol are not the cloud's",
     "offline": "alive, but taken offline by a user",
     "leaving": "about to be stopped by the fleet",
     "left": "stopped by the fleet; other agents take its devices",

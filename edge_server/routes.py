@@ -32,8 +32,8 @@ from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.store import unavailable
 
 _open = APIRouter()
-_cloud = APIRouter(dependencies=[guarded("cloud")])
-_device = APIRouter(dependencies=[guarded("device")])
+_cloud = APIRouter(dependencies=[guarded("cloud")], responses=problems(409))
+_device = APIRouter(dependencies=[guarded("device")], responses=problems(409))
 
 
 @_open.get("/healthz")

@@ -29,6 +29,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
+from shared.service.protocol import SAID
 from shared.service.settings import CommonSettings, Environment
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
@@ -167,7 +168,7 @@ class Federation:
         for number in self.order:
             await self.start_agent(number)
         self.client = httpx2.AsyncClient(
-            transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=HANG_S
+            transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=HANG_S, headers=SAID
         )
         await self.until(lambda: self.n_agents() == len(self.agent_devices))
         return self

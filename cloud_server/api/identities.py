@@ -40,7 +40,7 @@ async def identities_of(cloud: TheCloud) -> Identities:
 
 
 TheIdentities = Annotated[Identities, Depends(identities_of)]
-open_router = APIRouter(tags=["identities"], responses=problems(404), dependencies=[guarded("joining")])
+open_router = APIRouter(tags=["identities"], responses=problems(404, 409), dependencies=[guarded("joining")])
 router = APIRouter(tags=["identities"], responses=problems(404), dependencies=[guarded("API")])
 
 

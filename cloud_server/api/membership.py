@@ -22,7 +22,7 @@ from shared.service.auth import guarded
 from shared.service.openapi import problems
 from shared.service.peers import check_speaker, peer_in
 
-router = APIRouter(tags=["tiers"], dependencies=[OWNER_WRITES])
+router = APIRouter(tags=["tiers"], dependencies=[OWNER_WRITES], responses=problems(409))
 
 
 def _source(request: Request) -> str | None:

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from cloud_server import node_views
 from cloud_server.api.runs import Name
 from cloud_server.dependencies import OWNER_WRITES, TheCloud
-from cloud_server.nodes.infos import edge_info
 from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
@@ -38,7 +37,7 @@ async def set_wanted(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
 @router.get("/edges")
 async def edges(cloud: TheCloud) -> EdgePage:
     """The registered edges."""
-    return EdgePage(edges=tuple(edge_info(cloud.registry, edge) for edge in sorted(cloud.registry.edges)))
+    return EdgePage(edges=node_views.edges_of(cloud))
 
 
 @router.get("/edges/{edge}/twins", responses=problems(404, 502, 504))

@@ -70,7 +70,7 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
     warnings += [
         told_clock(f"{kind} {name}", ahead_s) for kind, name, ahead_s in cloud.registry.clocks() if is_off(ahead_s)
     ]
-    warnings += cloud.registry.call_back.recent()
+    warnings += cloud.registry.call_back.recent() + cloud.registry.others.words()
     warnings += cloud.identities.wrong_clocks() if cloud.identities else []
     return health("cloud", missing, tuple(dict.fromkeys(warnings))[:MAX_WARNINGS])
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cloud_server.nodes.call_back import CallBack
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges, require_profile
+from cloud_server.nodes.other_protocols import OtherProtocols
 from cloud_server.nodes.stored_nodes import KEEP_S, StoredNodes
 from shared.core.addresses import Network
 from shared.core.errors import NotFound, TooMany
@@ -57,7 +58,7 @@ class Registry:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.caller, self.ttl_s, self.clock, self.wall = caller, ttl_s, clock, wall
-        self.call_back, self.store_lost = CallBack(caller, networks), False
+        self.call_back, self.store_lost, self.others = CallBack(caller, networks), False, OtherProtocols(clock)
         self.agents: dict[str, AgentEntry] = {}
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, LastSeen] = {}
@@ -322,7 +323,7 @@ class Registry:
         edges = [(name, why) for name in sorted(self.edges) if (why := self.edge_reason(name))]
         agents = [(entry.name, why) for name, entry in sorted(self.agents.items()) if (why := self.agent_reason(name))]
         heard = [f"edge {name} ({why})" for name, why in edges if self.seen_edges[name].is_live(self.clock())]
-        return "; ".join(heard + [f"agent {name} ({why})" for name, why in agents][:3])[:500]
+        return "; ".join(heard + [f"agent {name} ({why})" for name, why in agents][:3] + self.others.words()[:3])[:500]
 
     def agent_lost_s(self, agent: str) -> float:
         """Seconds since an agent was lost or left out, 0 if it is live; one never heard: since the cloud's start."""

@@ -27,6 +27,7 @@ so that one handler turns all of them into `application/problem+json`. Each clas
       TooMany               429  too_many
         Throttled           429  throttled
       Misdirected           421  misdirected
+      OtherProtocol         409  other_protocol
       Cancelled             409  cancelled
 
 The stores add errors of their own: `shared.storage.blobs`, `shared.storage.key_value`.
@@ -201,6 +202,12 @@ class Misdirected(StrataError):
     """An order arrived at another recipient than its own (421): addresses change hands when containers restart."""
 
     status, code = 421, "misdirected"
+
+
+class OtherProtocol(StrataError):
+    """The other tier speaks another version of the protocol between tiers (409); the message says which to upgrade."""
+
+    status, code = 409, "other_protocol"
 
 
 class Cancelled(StrataError):

@@ -17,6 +17,7 @@ from shared.service.auth import Guard, guard
 from shared.service.openapi import describe
 from shared.service.peers import peer_guard
 from shared.service.problems import install_problems
+from shared.service.protocol import Refused, SaysProtocol, of_same_protocol, unnoted
 from shared.service.safe_methods import SafeMethods
 from shared.service.settings import TierSettings, log
 from shared.service.throttle import Throttle
@@ -57,6 +58,7 @@ def make_app(
     app.openapi = describe(app)  # type: ignore[method-assign]
     install_problems(app)
     app.add_middleware(SafeMethods, router=app.router)
+    app.add_middleware(SaysProtocol)
     return app
 
 
@@ -66,6 +68,7 @@ def guards_of(
     metrics_like: str = "tier",
     revoked: Container[str] = (),
     user_with: Callable[[str], str | None] = lambda token: None,
+    other_protocol: Refused = unnoted,
 ) -> dict[str, Guard]:
     """Returns the guards of a tier's routes. Together they count wrong tokens.
 
@@ -79,6 +82,7 @@ def guards_of(
         metrics_like: `tier` or `API`.
         revoked: serial numbers of certificates that are refused; it may change.
         user_with: returns the name of the user whose token it is, None if it is nobody's.
+        other_protocol: is told of requests of tiers that speak another protocol, which are refused.
     """
     hosts, common = settings.allowed_hosts, settings.common
     networks = {"tier": settings.allowed_networks, "API": settings.user_networks}
@@ -93,7 +97,12 @@ def guards_of(
     found["metrics"] = guard(
         tokens[metrics_like], networks[metrics_like], metrics_like, common.metrics_token, hosts, throttle
     )
-    return found
+    own = f"this {str(settings.model_config['env_prefix']).rstrip('_').lower()}"
+    open_to_users = ("API", "metrics")
+    return {
+        name: check if name in open_to_users else of_same_protocol(check, own, other_protocol)
+        for name, check in found.items()
+    }
 
 
 async def _anyone(request: Request) -> None:

@@ -32,6 +32,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import Arriving, computed, content_length, pieces
 from shared.service.body_limit import JSON_BYTES
 from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE
+from shared.service.protocol import check_answer, say_protocol
 from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import TRANSIENT, remote_error
 from shared.service.retry import retry
@@ -61,8 +62,9 @@ def tier_client(transport: httpx2.AsyncBaseTransport | None = None, keys: NodeKe
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     verify = keys.client if keys else PublicTrust()
+    hooks: dict[str, list[Callable[..., Any]]] = {"request": [say_protocol], "response": [check_answer]}
     return httpx2.AsyncClient(
-        transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify
+        transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify, event_hooks=hooks
     )
 
 

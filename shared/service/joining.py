@@ -30,6 +30,7 @@ from shared.service.api.identities import (
     CheckRequest,
 )
 from shared.service.connections import Connections
+from shared.service.protocol import SAID, check_answered
 from shared.service.remote_errors import remote_error
 from shared.service.retry import backoff
 from shared.service.settings import CommonSettings, TierSettings
@@ -151,9 +152,10 @@ def _ask(
     try:
         with Connections(verify=context, timeout=ANSWER_S, transport=transport) as connections:
             name = {"sni_hostname": CLOUD.server_name}
-            answer = connections.request(method, url, json=body, params=params, extensions=name)
+            answer = connections.request(method, url, json=body, params=params, headers=SAID, extensions=name)
     except httpx2.HTTPError as error:
         raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
+    check_answered(answer)
     if answer.status_code != 200:
         raise remote_error(answer.status_code, bytearray(answer.content), url)
     return answer.content, answer.headers.get("date", "")

@@ -46,7 +46,8 @@ REASONS = (
     "not_finite", "out_of_bound", "wire", "garbled", "too_large", "too_slow", "error", "cancelled", "conflict",
     "seating_unknown", "misdirected", "bad_input", "unknown_name", "user_code", "not_found", "not_ready", "too_many",
     "throttled", "unauthorised", "forbidden", "internal", "remote", "state_gone", "store_unavailable", "storage_failed",
-    "guard_failed", "blob_missing", "blob_corrupt", "data_unavailable", "data_malformed", OTHER,
+    "guard_failed", "blob_missing", "blob_corrupt", "data_unavailable", "data_malformed",
+    "other_protocol", OTHER,
 )
 # fmt: on
 """Why a contribution was lost: the reasons of `Failure`, and the codes of errors."""

@@ -29,7 +29,7 @@ MEANING = {
     404: "Not found",
     405: "This path has no such method",
     408: "The request arrived too slowly",
-    409: "Not in a state that allows this",
+    409: "Not in a state that allows this, or the tiers speak different protocols",
     413: "The body is too large",
     421: "The request is for another recipient",
     422: "A field is wrong; `field` names it",

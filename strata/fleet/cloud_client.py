@@ -15,6 +15,7 @@ from shared.identity.names import CLOUD, Identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.api.membership import FleetOrders, FleetReport
 from shared.service.connections import Connections
+from shared.service.protocol import SAID, check_answered
 from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import remote_error
 
@@ -39,6 +40,7 @@ class CloudClient:
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         headers = {"authorization": f"Bearer {tier_token}"} if tier_token and not joining else {}
+        headers |= SAID
         self.url, self._joining = url, joining
         self._called = {"sni_hostname": CLOUD.server_name} if joining else {}
         # No proxy, as between all tiers: only the cloud may see the token.
@@ -73,6 +75,7 @@ class CloudClient:
             )
         except httpx2.HTTPError as error:
             raise Unreachable(f"the cloud at {self.url}: {type(error).__name__}: {error}") from None
+        check_answered(answer)
         if answer.status_code != 200:
             raise remote_error(answer.status_code, bytearray(answer.content), self.url)
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 
 from shared.federation.spec_parser import parse_spec
+from shared.service.protocol import PROTOCOL_HEADER, SAID
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
@@ -79,7 +80,7 @@ def _try(tier: str, url: str, token: str, config: Path, options: list[str], seco
     # The first request makes the document, for which Schemathesis waits no more than 10 s.
     httpx2.get(document, headers={"Authorization": authorization}, timeout=120).raise_for_status()
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", document]
-    command += ["-H", f"Authorization: {authorization}", *options]
+    command += ["-H", f"Authorization: {authorization}", "-H", f"{PROTOCOL_HEADER}: {SAID[PROTOCOL_HEADER]}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 300, check=False)
     output = done.stdout + done.stderr
     counted = re.search(r"(\d+) generated", output)

@@ -22,6 +22,7 @@ from shared.core.addresses import is_loopback
 from shared.core.errors import StrataError
 from shared.results.tracking.mlflow import MlflowServer
 from shared.service.api.membership import FleetReport
+from shared.service.protocol import SAID
 from shared.service.settings import CommonSettings
 from strata.api.client import Client
 from strata.fleet.cloud_client import CloudClient
@@ -102,7 +103,7 @@ async def test_the_cloud_calls_a_node_back_itself(tmp_path: Path, monkeypatch: p
         app = create_cloud(settings, store=MemoryStore())
         hello = {"edge": "edge-1", "port": peer.port, "nonce": "0123456789abcdef"}
         inner = httpx2.ASGITransport(app, client=("127.0.0.1", 1))
-        headers = {"authorization": f"Bearer {TOKEN}"}
+        headers = {"authorization": f"Bearer {TOKEN}", **SAID}
         async with (
             app.router.lifespan_context(app),
             httpx2.AsyncClient(transport=inner, base_url="http://cloud", headers=headers) as client,

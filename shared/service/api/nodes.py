@@ -18,7 +18,8 @@ State = Literal["alive", "suspect", "lost", "revived", "left_out", "offline", "l
 - suspect: silent for more than half the TTL;
 - lost: silent for more than the TTL;
 - revived: heard again after a loss, within the last TTL;
-- left_out: alive, but in no run: its versions of code or packages are not the cloud's, or it lacks what it needs;
+- left_out: alive, but in no run: its versions of code, packages or protocol are not the cloud's, or it lacks what it
+  needs;
 - leaving: about to be stopped by the fleet.
 
 Of an agent also:

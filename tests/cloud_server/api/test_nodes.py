@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cloud_server.nodes.infos import agent_info
+from shared.service.protocol import SAID
 from shared.storage.key_value import StoreUnavailable
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
@@ -27,7 +28,8 @@ def unknown_process(answer: Any) -> FastAPI:
     app.state.asked = 0
 
     @app.get("/nonce")
-    async def nonce(request: Request) -> Any:
+    async def nonce(request: Request, response: Response) -> Any:
+        response.headers.update(SAID)
         app.state.asked += 1
         return answer
 
@@ -40,7 +42,7 @@ def unknown_process(answer: Any) -> FastAPI:
         ({"nonce": "another-nonce-of-16"}, "did not send this registration"),
         ({"nonce": NONCE, "more": 1}, "did not show its nonce"),
         ("hello", "did not show its nonce"),
-        (RedirectResponse("http://127.0.0.1:9401/nonce"), "did not show its nonce"),
+        (RedirectResponse("http://127.0.0.1:9401/nonce", headers=SAID), "did not show its nonce"),
         (None, "did not show its nonce"),
     ],
     ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
@@ -99,7 +101,7 @@ async def test_a_node_of_any_network_registers_with_a_token_and_none_without(
     async with Federation(tmp_path, n_edges=0, agent_devices=(), common={"tier_token": token}) as fed:
         fed.router.apps[9400] = unknown_process({"nonce": NONCE})
         inner = httpx2.ASGITransport(fed.apps["cloud"], client=(source, 1))
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        headers = SAID | ({"authorization": f"Bearer {token}"} if token else {})
         async with httpx2.AsyncClient(transport=inner, base_url="http://cloud", headers=headers) as node:
             answers = [
                 await node.post("/agents", json=HELLO),

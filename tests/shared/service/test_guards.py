@@ -12,6 +12,7 @@ from shared.core.errors import Forbidden, Unauthorised
 from shared.identity.names import CLASSES, CLOUD, Identity, Peer, agent_identity, edge_identity
 from shared.service.app import guards_of
 from shared.service.peers import check_speaker, peer_guard
+from shared.service.protocol import SAID
 from shared.service.settings import CommonSettings, TierSettings
 from shared.service.throttle import Throttle
 
@@ -21,6 +22,7 @@ TRIED = ("", "own", "extra", "guess")
 
 def request(address: str, token: str = "", peer: Peer | None = None) -> Request:
     headers = [(b"host", b"cloud"), (b"authorization", f"Bearer {token}".encode())]
+    headers += [(name.encode(), said.encode()) for name, said in SAID.items()]
     scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": (address, 1)}
     return Request(scope | {"state": {"peer": peer}})
 

@@ -25,6 +25,7 @@ from shared.identity.signing import CloudKey, Signer
 from shared.service.api.identities import CertificateRequest
 from shared.service.client import Caller
 from shared.service.joining import CHECK_S, LOOK_S, SLEPT_S, Renewal, join, join_once, joined
+from shared.service.protocol import SAID
 from shared.service.settings import CommonSettings, TierSettings
 from tests.waits import HANG_S
 
@@ -51,12 +52,12 @@ class FakeCloud:
             self.failures -= 1
             raise httpx2.ConnectError("nobody listens", request=request)
         if request.url.path == "/identities/authority":
-            return httpx2.Response(200, json={"authority": self.authority_text or self.authority.pem})
+            return httpx2.Response(200, json={"authority": self.authority_text or self.authority.pem}, headers=SAID)
         if request.url.path == "/identities/check":
             known = tuple(json.loads(request.content)["revoked"])
             signed = RevocationSigner(self.signer, self.revoked).newer_than((known[0], known[1]))
             answer = {"known": self.knows, "cloud_key": self.signer.public_key, "revoked": signed}
-            return httpx2.Response(200, json=answer)
+            return httpx2.Response(200, json=answer, headers=SAID)
         if self.refusal:
             status, code = self.refusal
             return httpx2.Response(status, json={"detail": "no", "code": code})
@@ -64,7 +65,7 @@ class FakeCloud:
         self.asked.append(asked)
         certificate = AUTHORITY.issue(asked.request, EDGE, self.valid_s)
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return httpx2.Response(200, json={"certificate": pem, "authority": AUTHORITY.pem})
+        return httpx2.Response(200, json={"certificate": pem, "authority": AUTHORITY.pem}, headers=SAID)
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_a_certificate_that_fails_by_a_wrong_clock_is_told_so(keys: NodeKeys, ah
             told.append(f"{request.url.params['node_class']} {request.url.params['name']}")
             assert abs(float(request.url.params["clock_s"]) - time.time()) < HANG_S
             sent = formatdate(time.time() - ahead_s, usegmt=True)
-            return httpx2.Response(200, json={"authority": AUTHORITY.pem}, headers={"date": sent})
+            return httpx2.Response(200, json={"authority": AUTHORITY.pem}, headers={"date": sent, **SAID})
         raise httpx2.ConnectError("certificate verify failed: certificate is not yet valid", request=request)
 
     with pytest.raises(Unreachable) as refused:
@@ -198,7 +199,9 @@ async def test_a_node_that_the_cloud_has_forgotten_asks_again_with_its_token(key
 
 def test_an_answer_that_is_no_certificate_and_a_folder_with_two_authorities_are_refused(keys: NodeKeys) -> None:
     def odd(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json={"authority": AUTHORITY.pem} if request.method == "GET" else {"x": 1})
+        return httpx2.Response(
+            200, json={"authority": AUTHORITY.pem} if request.method == "GET" else {"x": 1}, headers=SAID
+        )
 
     with pytest.raises(WireError, match="no CertificateAnswer"):
         ask(keys, odd)

@@ -20,7 +20,7 @@ from shared.service.public_trust import PublicTrust
 from strata.api.topology_client import TopologyClient
 from tests.shared.identity.test_certificates import DAY_S, pem
 
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
+ANSWER = b"HTTP/1.1 200 OK\r\nstrata-protocol: 1 test\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
 
 
 @asynccontextmanager

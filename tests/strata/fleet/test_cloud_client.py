@@ -7,8 +7,9 @@ import json
 import httpx2
 import pytest
 
-from shared.core.errors import BadInput, StrataError, Unreachable, WireError
+from shared.core.errors import BadInput, OtherProtocol, StrataError, Unreachable, WireError
 from shared.service.api.membership import FleetOrders, FleetReport
+from shared.service.protocol import PROTOCOL_HEADER, SAID
 from strata.fleet.cloud_client import CloudClient
 from strata.fleet.settings import FleetSettings
 
@@ -27,10 +28,11 @@ def line(answer: httpx2.Response | Exception, seen: list[httpx2.Request]) -> Clo
 
 def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
     seen: list[httpx2.Request] = []
-    with line(httpx2.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}), seen) as cloud:
+    with line(httpx2.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}, headers=SAID), seen) as cloud:
         assert cloud.report(REPORT) == FleetOrders(wanted={"device": 4}, released=("x",))
     assert (seen[0].method, str(seen[0].url)) == ("POST", "http://cloud:1/fleet")
     assert seen[0].headers["authorization"] == "Bearer secret"
+    assert seen[0].headers[PROTOCOL_HEADER] == SAID[PROTOCOL_HEADER]
     assert FleetReport.model_validate(json.loads(seen[0].content)) == REPORT
 
 
@@ -43,7 +45,8 @@ def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
             "g is connected",
         ),
         (httpx2.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
-        (httpx2.Response(200, text="hello"), WireError, "gave invalid orders"),
+        (httpx2.Response(200, text="hello", headers=SAID), WireError, "gave invalid orders"),
+        (httpx2.Response(200, json={"wanted": {}}), OtherProtocol, "says no protocol, so it is older"),
         (httpx2.ConnectError("refused"), Unreachable, "refused"),
         (httpx2.ReadTimeout("late"), Unreachable, "late"),
     ],
