@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from shared.service.settings import TierSettings, split_commas
-from shared.storage.key_value import RedisUrl
+from shared.service.token_files import token_of
+from shared.storage.key_value import RedisUrl, with_password
 
 
 class CloudSettings(TierSettings):
@@ -17,6 +18,7 @@ class CloudSettings(TierSettings):
 
     Attributes:
         redis_url: address of Redis.
+        redis_password_file: a file that holds its password, instead of `redis_url`.
         runs_dir: folder of the results folders.
         settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
         max_spec_bytes: largest request body of the public API.
@@ -36,6 +38,7 @@ class CloudSettings(TierSettings):
 
     port: int = Field(default=8000, ge=0, le=65535)
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
+    redis_password_file: Path | None = None
     runs_dir: Path = Path("runs")
     settle_s: float = Field(default=3.0, ge=0)
     lease_s: float = Field(default=15.0, ge=1)
@@ -51,6 +54,12 @@ class CloudSettings(TierSettings):
     certificate_hosts: Annotated[list[str], NoDecode, BeforeValidator(split_commas)] = Field(
         default_factory=lambda: ["localhost", "cloud", "127.0.0.1", "::1"]
     )
+
+    @model_validator(mode="after")
+    def _password_of_file(self) -> Self:
+        password = token_of("CLOUD_REDIS_PASSWORD", None, self.redis_password_file)
+        self.redis_url, self.redis_password_file = with_password(self.redis_url, password), None  # read once
+        return self
 
     @property
     def authority_folder(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -10,8 +11,9 @@ from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
 from shared.service.settings import TierSettings, over_tls
+from shared.service.token_files import token_of
 from shared.storage.kept_id import kept_id
-from shared.storage.key_value import RedisUrl
+from shared.storage.key_value import RedisUrl, with_password
 
 
 class EdgeSettings(TierSettings):
@@ -21,6 +23,7 @@ class EdgeSettings(TierSettings):
         name: of this edge, unique among the edges of the cloud; None = one that is drawn once and kept in `state_dir`.
         cloud_url: address of the cloud.
         redis_url: address of the edge's Redis.
+        redis_password_file: a file that holds its password, instead of `redis_url`.
         advertise_port: the port under which others reach this process, if a port mapping makes it differ from `port`.
     """
 
@@ -29,12 +32,19 @@ class EdgeSettings(TierSettings):
     name: str | None = Field(default=None, pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
+    redis_password_file: Path | None = None
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
 
     @cached_property
     def edge(self) -> str:
         """The name of this edge: the given one, or one kept in its folder, which survives a new container."""
         return self.name or kept_id(self.state_dir / "edge-name", "edge-", n_bytes=4, durable=self.common.fsync)
+
+    @model_validator(mode="after")
+    def _password_of_file(self) -> Self:
+        password = token_of("EDGE_REDIS_PASSWORD", None, self.redis_password_file)
+        self.redis_url, self.redis_password_file = with_password(self.redis_url, password), None  # read once
+        return self
 
     @model_validator(mode="after")
     def _call_cloud_over_tls(self) -> Self:

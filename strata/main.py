@@ -26,6 +26,7 @@ from strata.commands import (
     report,
     run,
     runs,
+    slurm,
     sweep,
     tokens,
     topology,
@@ -75,6 +76,7 @@ for _command in (
 app.add_typer(profiles.profiles)
 app.add_typer(certs.certs)
 app.add_typer(tokens.token)
+app.add_typer(slurm.slurm)
 
 
 def _print_version(wanted: bool) -> None:

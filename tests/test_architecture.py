@@ -115,10 +115,11 @@ WITHIN = {
     "strata.host_checks": "launcher",
     "strata.doctor": "api launcher host_checks",
     "strata.runs": "api launcher fleet output",
+    "strata.slurm": "api launcher fleet runs",
     "strata.sweeps": "api launcher output runs spec_files",
     "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
-    "checks sweeps plugin_listing measured",
+    "checks sweeps plugin_listing measured slurm",
     "strata.main": "commands output",
     "strata.__main__": "main",
 }

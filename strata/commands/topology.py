@@ -38,6 +38,9 @@ def up(
         int, typer.Option(min=1, max=LARGEST_DEVICES, help="Number of devices, spread over the agents.")
     ] = 10,
     agents: Annotated[int | None, typer.Option(min=1, help="Number of agent processes; default: one per core.")] = None,
+    agents_per_gpu: Annotated[
+        int, typer.Option(min=0, help="Agents that share a GPU, each of which sees that one alone; 0: each sees all.")
+    ] = 0,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Port of the cloud; default: 8000 if it is free, else any free port."),
@@ -69,7 +72,8 @@ def up(
     topology = Topology(
         edges=edges,
         devices=devices,
-        agents=agents,
+        agents=agents if agents is not None or not agents_per_gpu else _on_gpus(agents_per_gpu, devices),
+        agents_per_gpu=agents_per_gpu,
         port=_port(port),
         folder=state_dir,
         runs_dir=runs_dir,
@@ -84,6 +88,13 @@ def up(
         fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)
+
+
+def _on_gpus(agents_per_gpu: int, devices: int) -> int | None:
+    """The number of agents that share this machine's GPUs, one per device at most; None where it has no GPU."""
+    from strata.launcher.gpus import visible_gpus
+
+    return min(len(visible_gpus(os.environ)) * agents_per_gpu, devices) or None
 
 
 @contextlib.contextmanager

@@ -18,12 +18,14 @@ class Agent:
         service: the kind of device that it hosts, or the service of edges.
         devices: the number of its devices; an edge counts as one.
         number: its number within the service; the newest agent has the highest.
+        together: what it is stopped with, as the other agents of one batch job; empty if it is stopped alone.
     """
 
     name: str
     service: str
     devices: int
     number: int
+    together: str = ""
 
 
 @dataclass(frozen=True)

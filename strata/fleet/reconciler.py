@@ -198,12 +198,16 @@ class Fleet:
     def _due(self, agents: Sequence[Agent], released: frozenset[str], now: float) -> list[Agent]:
         """Of the leaving agents, the newest of each service first, those that can be stopped now."""
         due, services, waiting = [], self.backend.services(), set()
+
+        def free(agent: Agent) -> bool:
+            waited = not services[agent.service].edges and now - self._leaving[agent.name] > self.drain_s
+            return agent.name in released or waited
+
+        needed = {agent.together for agent in agents if agent.together and not free(agent)}
         for agent in agents:
-            service = services[agent.service]
-            waited = not service.edges and now - self._leaving[agent.name] > self.drain_s
-            if (agent.name in released or waited) and agent.service not in waiting:
+            if free(agent) and agent.service not in waiting and agent.together not in needed:
                 due.append(agent)
-            elif service.newest_first:
+            elif services[agent.service].newest_first:
                 waiting.add(agent.service)
         return due
 

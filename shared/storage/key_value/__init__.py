@@ -11,7 +11,7 @@
 Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
-from shared.storage.key_value.address import RedisUrl, has_user
+from shared.storage.key_value.address import RedisUrl, has_user, with_password
 from shared.storage.key_value.fenced import FencedStore, StandingBy
 from shared.storage.key_value.redis import RedisStore, StoreUser
 from shared.storage.key_value.redis_users import RedisUsers
@@ -46,4 +46,5 @@ __all__ = [
     "StoreUser",
     "WrongKind",
     "has_user",
+    "with_password",
 ]

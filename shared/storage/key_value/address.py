@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from inspect import signature
 from typing import Annotated
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from pydantic import AfterValidator
 from redis.asyncio import SSLConnection
@@ -64,6 +64,20 @@ def has_user(url: str) -> bool:
     """Whether an address names a user or a password."""
     parts = urlsplit(url)
     return "@" in parts.netloc or not {"username", "password"}.isdisjoint(name for name, _ in parse_qsl(parts.query))
+
+
+def with_password(url: str, password: str | None) -> str:
+    """Returns a checked address with a password, for the user that every server has.
+
+    Raises:
+        ValueError: it names a user or a password already.
+    """
+    if not password:
+        return url
+    if has_user(url):
+        raise ValueError("names a user or a password, and a file with the password is given too")
+    scheme, rest = url.split("://", 1)
+    return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def _checked_scheme(url: str) -> str:

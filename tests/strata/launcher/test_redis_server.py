@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import redis
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_binary import bundled_servers
-from strata.launcher.redis_server import RedisServerFailed, start_redis
+from strata.launcher.redis_server import Listening, RedisServerFailed, start_redis
 from tests.process_state import has_ended, wait_until_gone
 from tests.real_redis import restart
 from tests.strata.launcher.test_redis_binary import server_that_says
@@ -101,6 +102,26 @@ def test_a_folder_with_a_long_name_works_and_keeps_its_address(tmp_path: Path) -
         assert second.url == url
         restart(second)
         assert second.alive
+
+
+def test_a_server_of_a_cluster_listens_on_a_port_and_answers_who_knows_the_password(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    password = "c0ffee" * 8
+    with start_redis(tmp_path, network=Listening("127.0.0.1", port, password)) as server:
+        assert server.url == f"redis://127.0.0.1:{port}/0"
+        with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
+            stranger.keys()
+        with redis.Redis(port=port, password=password) as friend:
+            friend.set("kept", "1")
+        assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert (tmp_path / "redis.conf").stat().st_mode & 0o777 == 0o600
+    with (
+        start_redis(tmp_path, network=Listening("127.0.0.1", port, password)),
+        redis.Redis(port=port, password=password) as friend,
+    ):
+        assert friend.get("kept") == b"1"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")

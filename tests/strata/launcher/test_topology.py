@@ -46,6 +46,14 @@ def env_of(folder: Path, name: str) -> dict[str, str]:
     return found
 
 
+def test_agents_that_share_gpus_see_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    with topology(devices=3, agents=3, agents_per_gpu=2, folder=tmp_path) as running:
+        running.wait_ready()
+        seen = [env_of(tmp_path, f"agent-{index}").get("CUDA_VISIBLE_DEVICES") for index in (1, 2, 3)]
+    assert seen == ["4", "4", "6"]
+
+
 def all_processes(running: Topology) -> list[int]:
     """Returns all processes of a topology and their children."""
     pids = [process.pid for process in running.processes.values()]
