@@ -98,10 +98,16 @@ def up(
     A run can begin once the cloud has all edges and an agent; other agents may wait in the queue. A second `up` of the
     same name goes on with what the first one stored.
     """
+    from strata.output import stderr
+
     options = _options(locals())
     with as_interrupt():
         deployment, commands = _submitted(options, runs_dir, None, ready_s if check else None)
-        address = _ready(deployment, commands, ready_s, whole=False)
+        try:
+            address = _ready(deployment, commands, ready_s, whole=False)
+        except KeyboardInterrupt:
+            stderr().print(f"its jobs stay in the queue: `strata slurm down --name {name}` ends them", highlight=False)
+            raise
     _say(deployment, address, format)
 
 

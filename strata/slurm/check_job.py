@@ -86,12 +86,15 @@ def check_node(deployment: Deployment, slurm: Slurm, spec: RunSpec | None, wait_
     name, why = deployment.job_name(CHECK), ""
     try:
         slurm.submit(folder / "jobs" / f"{CHECK}.sh", wait_s=wait_s)
-    except DeadlineExceeded:
-        waiting = "; ".join(f"{job.state} ({job.reason})" for job in slurm.jobs([name]))
-        slurm.cancel([job.id for job in slurm.jobs([name])])
-        raise DeadlineExceeded(f"the check of a compute node has not ended within {wait_s:g} s: {waiting}") from None
     except SlurmAnswer as error:
         why = error.detail
+    except (DeadlineExceeded, KeyboardInterrupt) as error:
+        left = slurm.jobs([name])
+        slurm.cancel([job.id for job in left])
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        waiting = "; ".join(f"{job.state} ({job.reason})" for job in left)
+        raise DeadlineExceeded(f"the check of a compute node has not ended within {wait_s:g} s: {waiting}") from None
     try:
         found = Report.model_validate_json((folder / _REPORT).read_bytes()[:_LARGEST])
     except (OSError, ValueError):

@@ -120,6 +120,7 @@ class Deployment:
         folder.chmod(0o700)
         if (folder / "deployment.json").exists():
             note = note.replace(tag=cls.open(folder).note.tag)
+        (folder / "secrets").mkdir(mode=0o700, exist_ok=True)
         for name in SECRETS:
             if not (folder / "secrets" / name).exists():
                 write_file(folder / "secrets" / name, f"{secrets.token_hex(24)}\n".encode(), mode=0o600)

@@ -42,10 +42,10 @@ def why_not() -> str:
     return ""
 
 
-def call(*words: str, env: Mapping[str, str] | None = None, check: bool = True) -> str:
+def call(*words: str, env: Mapping[str, str] | None = None, check: bool = True, limit_s: float = CALL_S) -> str:
     """What a command prints; if it fails, the test does, with what it says."""
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=CALL_S, check=False, env={**os.environ, **(env or {})}
+        words, capture_output=True, text=True, timeout=limit_s, check=False, env={**os.environ, **(env or {})}
     )
     assert not check or done.returncode == 0, f"{' '.join(words)}: {done.stderr or done.stdout}"
     return done.stdout
@@ -54,15 +54,16 @@ def call(*words: str, env: Mapping[str, str] | None = None, check: bool = True) 
 class Cluster:
     """A running cluster; a context manager that starts it, and leaves nothing of it behind.
 
+    Jobs of the partition `urgent` pre-empt those of `main`, which go back into the queue.
+
     Args:
         folder: of all its files; no other user may write to it or above it.
         nodes: how many nodes there are, `n1` and so on.
         cpus: of each node, as Slurm counts them.
-        partitions: further lines of the configuration.
     """
 
-    def __init__(self, folder: Path, nodes: int = 3, cpus: int = 8, more: str = "") -> None:
-        self.folder, self.cpus, self.more = folder, cpus, more
+    def __init__(self, folder: Path, nodes: int = 3, cpus: int = 8) -> None:
+        self.folder, self.cpus = folder, cpus
         self.nodes = [f"n{index + 1}" for index in range(nodes)]
         self._tag = secrets.token_hex(2)
         self._net = f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
@@ -245,13 +246,16 @@ class Cluster:
             "MinJobAge": 600,
             "ReturnToService": 2,
             "JobRequeue": 1,
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "REQUEUE",
         }
         text = [f"{name}={value}" for name, value in lines.items()]
         for index, node in enumerate(self.nodes):
             where = f"NodeHostname={host} NodeAddr={self.address(node)} Port={node_port + index}"
             text.append(f"NodeName={node} {where} CPUs={self.cpus} RealMemory=8000 State=UNKNOWN")
-        text.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO")
-        return "\n".join([*text, self.more, ""])
+        text.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1")
+        text.append("PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10")
+        return "\n".join([*text, ""])
 
     def _daemon(self, name: str, *words: str) -> None:
         (self.folder / "logs").mkdir(exist_ok=True)

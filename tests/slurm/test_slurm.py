@@ -161,6 +161,18 @@ def test_two_deployments_share_a_node_and_open_nothing_of_each_other(
     assert len(fed.jobs("edges")) == 3
 
 
+def test_a_run_goes_on_after_all_its_jobs_were_pre_empted(cluster: Cluster, fed: Deployed) -> None:
+    run = fed.start({**LONG, "num_rounds": 60, "eval_every": 60, "quorum": 0.3})
+    fed.reach(run, 5)
+    urgent = ("--partition", "urgent", "--nodes", "3", "--exclusive", "--output", "/dev/null")
+    call("sbatch", "--wait", *urgent, "--wrap", "sleep 2", env=cluster.env, limit_s=300.0)
+    for job in (job for kind in ("core", "edges", "agents") for job in fed.jobs(kind)):
+        call("scontrol", "update", f"JobId={job['id']}", "StartTime=now", env=cluster.env, check=False)
+    info, rounds = fed.ended(run)
+    assert (info.status, len(rounds)) == ("completed", 60)
+    assert rounds[-1].n_used == 3
+
+
 @pytest.mark.timeout(1200)
 def test_jobs_that_reach_their_time_limit_hand_over_and_nothing_changes(cluster: Cluster, tmp_path: Path) -> None:
     rests = {"clock": "real", "devices": {"profile": {"delay_s": 2.0}}}
