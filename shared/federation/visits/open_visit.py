@@ -1,7 +1,8 @@
 """One visit: receive, train, report, evaluate. Agents and an edge's own worker run clients by this code only.
 
 Synchronous and for one thread: dropout and random transforms draw from torch's default generator, which each visit
-seeds from its own stream before it trains; where code of a user may draw, before its first hook.
+seeds from its own stream before it trains and before it ends, since others may train in between; where code of a user
+may draw, once, before its first hook: such a visit is run alone.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class OpenVisit:
         """Ends the visit with what training left behind, None if it only evaluates; saves the seat's new state."""
         experiment, ctx, trainer, device = self.experiment, self.ctx, self.trainer, self.experiment.device
         algorithm, state, report, update = experiment.algorithm, self.state, None, None
+        if not experiment.draws_freely:
+            device.seed(ctx.seed("torch" if local is None else "torch, trained"))
         if local is not None:
             state = local.state
             if algorithm.reports and local.update is not None:

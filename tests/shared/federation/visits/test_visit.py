@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import nn
 
 from shared.core.errors import NotFinite
 from shared.federation.experiment import Experiment
-from shared.federation.messages import Task, Visit, VisitOrder, WaveId
+from shared.federation.messages import Kind, Task, Visit, VisitOrder, WaveId
 from shared.federation.visits import visit as visits
 from shared.federation.visits.open_visit import begin_visit
 from shared.storage.states import StateOwner, Version
@@ -25,14 +26,14 @@ def experiment() -> Experiment:
     return resolved(data=data, num_devices=5, num_edges=1, algorithm="scaffold")
 
 
-def order_of(experiment: Experiment) -> VisitOrder[Any]:
+def order_of(experiment: Experiment, kind: Kind = "train") -> VisitOrder[Any]:
     algorithm, ctx = experiment.algorithm, experiment.ctx(phase="", round_no=1, n_clients=len(SEATS))
     state = algorithm.cloud.init(ctx, experiment.initial)
     broadcast = algorithm.cloud.broadcast(ctx, state, 0, list(experiment.population.seats))
     at_edge = ctx.at(edge=0)
     begun = algorithm.edge.begin(at_edge, algorithm.edge.init(at_edge), broadcast).state
     message = algorithm.edge.dispatch(at_edge, begun, experiment.seat(0))
-    task = Task(epochs=1, batch_size=8)
+    task = Task(kind=kind, epochs=1, batch_size=8)
     return VisitOrder[Any](
         stage=WaveId(run_id="r", round_no=1),
         spec=experiment.spec,
@@ -64,6 +65,25 @@ def test_groups_of_any_size_give_the_same_bits(experiment: Experiment, monkeypat
     assert len(alone[1]) == len(SEATS)
     assert answer_in_groups(experiment, 2 * model_bytes, monkeypatch) == alone
     assert answer_in_groups(experiment, 100 * model_bytes, monkeypatch) == alone
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_what_hooks_draw_after_training_is_the_same_in_groups_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    data = {"name": "digits", "n_train": 60, "n_test": 20}
+    adapts = resolved(data=data, num_devices=5, num_edges=1, algorithm="per_fedavg")  # trains in `personalise`, too
+    features: Any = adapts.model.features
+    features.append(nn.Dropout(0.5))
+
+    def answer(n_bytes: int) -> str:
+        monkeypatch.setattr(visits, "GROUP_BYTES", n_bytes)
+        found = visits.run_visits(
+            adapts, order_of(adapts, kind), MemoryStateStore(), on_end=lambda outcome, wall_s: None
+        )
+        return codec.encode(found.answer()).digest()
+
+    assert answer(0) == answer(2**40) == answer(2**40)
 
 
 @pytest.mark.parametrize("step", ["begin", "train", "end"])
