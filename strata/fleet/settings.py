@@ -50,9 +50,9 @@ class FleetSettings(DrainSettings):
         services: the Compose services that it scales, separated by commas.
         edge_service: the Compose service whose containers are edges; in Kubernetes, what the name of their StatefulSet
             ends with.
-        sets: in Kubernetes, what the names of the StatefulSets of agents end with, each with the devices of one agent,
-            such as `device:1,slow:4`; if it is set, the fleet scales StatefulSets, not containers.
-        set_prefix: what the names of all StatefulSets begin with.
+        set_prefix: in Kubernetes, what the names of the StatefulSets begin with; if it is set, the fleet scales these,
+            not containers.
+        sets: what the names of those of agents end with, each with the devices of one agent, such as `device:1,slow:4`.
         every_s: seconds between two turns.
         grace_s: seconds that a container of Compose may take to end before it is killed.
     """
@@ -61,8 +61,8 @@ class FleetSettings(DrainSettings):
     state_dir: Path = Path(".strata/fleet")
     services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
     edge_service: Id = "edge"
-    sets: Annotated[dict[Id, Devices] | None, NoDecode, BeforeValidator(_sizes)] = None
-    set_prefix: str = ""
+    set_prefix: str | None = None
+    sets: Annotated[dict[Id, Devices], NoDecode, BeforeValidator(_sizes)] = Field(default_factory=dict)
     every_s: float = Field(default=1.0, gt=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from strata.fleet.plan import Agent, Service
-from strata.fleet.scale_api import Scale
+from strata.fleet.scale_api import Scale, ScaleChanged
+
+ATTEMPTS = 5
+"""Most attempts to set a scale that others keep changing."""
 
 
 class Scales(Protocol):
@@ -68,21 +73,37 @@ class StatefulSets:
             ClusterError: the API server refused, or did not answer.
         """
         name = self._prefix + service
-        found = self._api.read(name)
-        self._api.write(name, found.wanted + 1, found.version)
-        return f"{name}-{found.wanted}"
+        return f"{name}-{self._change(name, lambda wanted: wanted + 1)}"
 
     def stop(self, agents: Sequence[Agent]) -> None:
-        """Let services have fewer pods: the last ones, as far as they are among these. Kubernetes then ends them.
+        """Let services have fewer pods: the last ones go, as far as they are among these. Kubernetes then ends them.
 
         Raises:
             ClusterError: the API server refused, or did not answer.
         """
         for service in {agent.service for agent in agents}:
-            name, numbers = self._prefix + service, {agent.number for agent in agents if agent.service == service}
-            found = self._api.read(name)
-            left = found.wanted
-            while left - 1 in numbers:
-                left -= 1
-            if left < found.wanted:
-                self._api.write(name, left, found.version)
+            numbers = {agent.number for agent in agents if agent.service == service}
+            self._change(self._prefix + service, partial(_without_last, gone=numbers))
+
+    def _change(self, name: str, change: Callable[[int], int]) -> int:
+        """Set the pods of a StatefulSet to a function of what they were, and return that.
+
+        Kubernetes writes its own part of the same object at any time, so an attempt that came between is repeated.
+        """
+        for _ in range(ATTEMPTS - 1):
+            with suppress(ScaleChanged):
+                return self._try_to_change(name, change)
+        return self._try_to_change(name, change)
+
+    def _try_to_change(self, name: str, change: Callable[[int], int]) -> int:
+        found = self._api.read(name)
+        if (wanted := change(found.wanted)) != found.wanted:
+            self._api.write(name, wanted, found.version)
+        return found.wanted
+
+
+def _without_last(wanted: int, gone: Collection[int]) -> int:
+    """How many of the pods 0, 1, ... are left when the last ones go, as far as they have these numbers."""
+    while wanted - 1 in gone:
+        wanted -= 1
+    return wanted

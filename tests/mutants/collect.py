@@ -19,8 +19,8 @@ from tests.mutants.packages import PACKAGES, all_code
 from tests.mutants.recorded import RecordedFile, append_line, read_lines
 
 LINES, TESTS = "lines.sqlite", "tests.jsonl"
-MARKED = "not e2e and not compose and not slurm and not slow"
-LEFT_OUT = ("benchmarks", "compose", "docs_site", "e2e", "mutants", "soak")
+MARKED = "not e2e and not compose and not slurm and not helm and not slow"
+LEFT_OUT = ("benchmarks", "compose", "docs_site", "e2e", "helm", "mutants", "soak")
 """Folders of tests that have nothing to say about the code under mutation."""
 
 

@@ -84,7 +84,7 @@ STATUS = {"kind": "Status", "message": "said the server"}
             r"may not get statefulsets/scale of StatefulSet strata-device of ",
         ),
         (httpx2.Response(404, json=STATUS), r"there is no StatefulSet strata-device .*FLEET_SETS"),
-        (httpx2.Response(409, json=STATUS), r"was changed by somebody else at the same time; the fleet tries again"),
+        (httpx2.Response(409, json=STATUS), r"was changed at the same time; the fleet tries again"),
         (httpx2.Response(503, text="\n<html>"), r"refused to get the scale of .* \(503: <html>\)"),
         (httpx2.Response(302, headers={"location": "https://evil"}), r"\(302: without a word\)"),
         (httpx2.Response(200, text="hello"), "is no scale"),
@@ -109,7 +109,7 @@ def test_a_token_that_is_gone_is_an_error(api_of: Any, account: Path) -> None:
 
 
 def test_outside_a_pod_and_without_a_service_account_the_fleet_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="KUBERNETES_SERVICE_HOST is not set: FLEET_SETS is for a fleet in a pod"):
+    with pytest.raises(BadInput, match="KUBERNETES_SERVICE_HOST is not set: FLEET_SET_PREFIX is for a fleet in a pod"):
         ScaleApi(tmp_path, {})
     with pytest.raises(BadInput, match="no files of a service account"):
         ScaleApi(tmp_path / "none", POD)
@@ -127,4 +127,4 @@ def test_sets_are_named_with_the_devices_of_an_agent(monkeypatch: pytest.MonkeyP
         with pytest.raises(BadInput, match="FLEET_SETS"):
             FleetSettings()
     monkeypatch.setenv("FLEET_SETS", "")
-    assert FleetSettings().sets is None
+    assert (FleetSettings().sets, FleetSettings().set_prefix) == ({}, None)

@@ -6,8 +6,8 @@ import pytest
 
 from strata.fleet.plan import Agent
 from strata.fleet.reconciler import Fleet
-from strata.fleet.scale_api import ClusterError, Scale
-from strata.fleet.stateful_sets import StatefulSets
+from strata.fleet.scale_api import ClusterError, Scale, ScaleChanged
+from strata.fleet.stateful_sets import ATTEMPTS, StatefulSets
 from tests.strata.fleet.test_reconciler import FakeCloud
 
 
@@ -19,6 +19,7 @@ class FakeScales:
         self.running = dict(self.wanted)
         self.why_not: str | None = None
         self.did: list[str] = []
+        self.conflicts = 0
 
     def read(self, name: str) -> Scale:
         if self.why_not:
@@ -27,6 +28,9 @@ class FakeScales:
 
     def write(self, name: str, wanted: int, version: str) -> None:
         assert version == str(len(self.did))
+        if self.conflicts:
+            self.conflicts -= 1
+            raise ScaleChanged("changed at the same time")
         self.did.append(f"{name}={wanted}")
         self.wanted[name] = wanted
 
@@ -57,6 +61,16 @@ def test_one_more_is_the_next_number() -> None:
     scales, sets = made()
     assert [sets.start("device", 1), sets.start("edge", 1)] == ["s-device-3", "s-edge-2"]
     assert scales.did == ["s-device=4", "s-edge=3"]
+
+
+def test_a_change_that_another_came_before_is_tried_again_a_few_times() -> None:
+    scales, sets = made()
+    scales.conflicts = ATTEMPTS - 1
+    assert sets.start("device", 1) == "s-device-3"
+    scales.conflicts = ATTEMPTS
+    with pytest.raises(ScaleChanged):
+        sets.start("device", 1)
+    assert scales.did == ["s-device=4"]
 
 
 def test_only_the_last_pods_can_be_stopped() -> None:
