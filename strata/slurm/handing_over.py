@@ -12,6 +12,8 @@ from strata.slurm.deployment import Deployment, HandingOver
 
 _ACTIVE = frozenset({"starting", "running", "pausing"})
 _AWAY = frozenset({"lost", "suspect"})
+_REFUSED = (404, 409)
+"""Answers of the cloud that another try would not change: the run was deleted, or may not be resumed as it is."""
 _LOOK_S = 0.5
 
 
@@ -51,13 +53,26 @@ class Pauses:
             self._pause()
         elif paused is not None and self._all_back(tasks):
             for run in paused:
-                if self._client.run(run).status == "paused":
-                    self._client.resume(run)
-                    self._say(f"run {run} goes on")
+                self._go_on(run)
             for task in tasks:
                 self._deployment.handed_over(task)
             self._deployment.note_paused(None)
             self._asked.clear()
+
+    def _go_on(self, run: str) -> None:
+        """Resume a run, unless it is gone or the cloud refuses: the others go on all the same.
+
+        Raises:
+            StrataError: the cloud does not answer.
+        """
+        try:
+            if self._client.run(run).status == "paused":
+                self._client.resume(run)
+                self._say(f"run {run} goes on")
+        except StrataError as error:
+            if error.status not in _REFUSED:
+                raise
+            self._say(f"run {run} does not go on: {error.detail}")
 
     def _pause(self) -> bool:
         """Ask all active runs to pause, and note them once none trains; returns whether none does."""

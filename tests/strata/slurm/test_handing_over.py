@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from shared.core.errors import Unreachable
+from shared.core.errors import Conflict, NotFound, StrataError, Unreachable
 from strata.api.client import Client
 from strata.slurm.deployment import Deployment
 from strata.slurm.handing_over import Pauses
@@ -25,6 +25,7 @@ class FakeCloud:
     nodes: dict[str, str]
     did: list[str] = field(default_factory=list)
     away: bool = False
+    refuses: dict[str, StrataError] = field(default_factory=dict)
 
     def runs(self, limit: int) -> list[Any]:
         if self.away:
@@ -39,6 +40,8 @@ class FakeCloud:
         self.statuses[run] = "pausing"
 
     def resume(self, run: str) -> None:
+        if run in self.refuses:
+            raise self.refuses[run]
         self.did.append(f"resume {run}")
         self.statuses[run] = "running"
 
@@ -115,6 +118,30 @@ def test_a_node_that_does_not_come_back_is_waited_for_a_limited_time(tmp_path: P
     found.look()
     assert cloud.did == ["resume r1"]
     assert said[0] == "edge-1 did not come back within 60 s: runs go on without"
+
+
+@pytest.mark.parametrize("refusal", [NotFound("no run 'r1'"), Conflict("run r1 began with other data")])
+def test_a_run_that_is_gone_or_refused_keeps_no_other_one_waiting(tmp_path: Path, refusal: StrataError) -> None:
+    made, cloud, said = deployment(tmp_path), cloud_of(), list[str]()
+    made.note_paused(("r1", "r3"))
+    cloud.statuses.update(r1="paused", r3="paused")
+    cloud.refuses = {"r1": refusal}
+    pauses(made, cloud, Clock(), said).look()
+    assert cloud.did == ["resume r3"]
+    assert said == [f"run r1 does not go on: {refusal.detail}", "run r3 goes on"]
+    assert made.paused() is None
+
+
+def test_runs_stay_noted_while_the_cloud_does_not_answer(tmp_path: Path) -> None:
+    made, cloud = deployment(tmp_path), cloud_of()
+    made.note_paused(("r1",))
+    cloud.statuses["r1"], cloud.refuses = "paused", {"r1": Unreachable("nobody answers")}
+    found = pauses(made, cloud, Clock(), [])
+    found.look()
+    assert made.paused() == ("r1",)
+    cloud.refuses = {}
+    found.look()
+    assert cloud.did == ["resume r1"]
 
 
 def test_a_cloud_that_does_not_answer_is_said_and_asked_again(tmp_path: Path) -> None:
