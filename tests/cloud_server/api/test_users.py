@@ -167,8 +167,8 @@ async def test_users_see_all_runs_and_change_their_own(fed: Federation, caplog: 
     await fed.finish(run)
     caplog.set_level("INFO")
     assert (await fed.client.post(f"/runs/{run}/rounds", json={"num_rounds": 1})).status_code == 200
-    assert [each.__dict__["fields"] for each in caplog.records if getattr(each, "event", "") == "run.requested"] == [
-        {"run": run, "request": "add rounds", "by": "admin"}
+    assert [each.__dict__["each"] for each in caplog.records if getattr(each, "event", "") == "run.requested"] == [
+        [{"run": run, "request": "add rounds", "by": "admin"}]
     ]
     assert (await fed.finish(run)).rounds == 4
 
