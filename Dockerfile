@@ -11,35 +11,57 @@ RUN python3 -c "import tomllib; \
 project = tomllib.load(open('/tmp/pyproject.toml', 'rb'))['project']; \
 print(*project['dependencies'], *project['optional-dependencies']['tensorboard'], sep='\n')" > /requirements.txt
 
-FROM python:3.11-slim
+# What is installed, and what of it runs. Installers, compilers and the list of packages stay in this stage.
+FROM python:3.11-slim AS build
 ARG TORCH_INDEX=""
-
+ENV PATH=/venv/bin:$PATH \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PYTHONDONTWRITEBYTECODE=1
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=requirements /requirements.txt /build/
+COPY constraints.txt /build/
 # A virtual environment, so that the base image's own packages are neither used nor changed.
-ENV PATH=/app/venv/bin:$PATH \
-    PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY --from=requirements /requirements.txt /app/requirements.txt
-COPY constraints.txt /app/
-# Packages' own tests, and the headers that only building an extension of torch needs, are a sixth of the whole.
-RUN python3 -m venv /app/venv \
-    && pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-        -c /app/constraints.txt setuptools -r /app/requirements.txt \
-    && find /app/venv/lib -depth -type d \
-        \( -name tests -o -path '*/torch/test' -o -path '*/torch/include' \) -exec rm -rf {} +
+# Out goes what only tests, C++ extensions of torch and viewers need, and the symbols that only debuggers read.
+RUN python3 -m venv /venv \
+    && pip install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
+        -c /build/constraints.txt setuptools -r /build/requirements.txt \
+    && cd /venv/lib/python3.11/site-packages \
+    && find . -depth -type d -name tests -exec rm -rf {} + \
+    && rm -rf torch/test torch/include torch/bin/test* torch/bin/protoc* torch/bin/*StoreTest torch/share tensorboard_data_server/bin \
+    && strip --strip-unneeded torch/lib/*.so
+WORKDIR /app
+# What is in the image, as CycloneDX, by a tool that is not in it.
+RUN python3 -m venv /build/sbom \
+    && /build/sbom/bin/pip install --no-cache-dir -q 'cyclonedx-bom==7.*' \
+    && /build/sbom/bin/cyclonedx-py environment /venv/bin/python --output-file /app/sbom.cdx.json
 
+COPY . .
+# Compiled is what the tiers import: the user that runs cannot write beside the sources.
+# Readable is everything, whatever the checkout's umask.
+RUN pip install --no-cache-dir --no-compile --no-deps --no-build-isolation -e . \
+    && python -m compileall -q cloud_server edge_server device_agent shared strata \
+    && pip uninstall -q -y setuptools pip \
+    && env PYTHONDONTWRITEBYTECODE= MPLCONFIGDIR=/tmp python -c "import importlib; \
+from shared.federation.registry import all_algorithms; from strata.launcher.environment import Modules; \
+late = ('matplotlib.pyplot', 'scipy.cluster.hierarchy', 'sklearn.datasets', 'torch.utils.tensorboard'); \
+all_algorithms(); [importlib.import_module(name) for name in (*Modules().preloaded, *late)]" \
+    && chmod -R a+rX .
+
+FROM python:3.11-slim
 # The folder that a tier's volume is mounted on: a new volume takes over its owner.
 RUN useradd --uid 10001 --create-home strata \
     && mkdir -p /data /datasets /plugins /join/edge /join/device /join/fleet /join/public \
     && chown -R strata:strata /data /join
-
 WORKDIR /app
-COPY . .
-# Compiled here, since the user that runs cannot write beside the sources; readable whatever the checkout's umask.
-RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
-    && python -m compileall -q cloud_server edge_server device_agent shared strata \
-    && find . -path ./venv -prune -o -exec chmod a+rX {} +
+# Apart from the sources, so that a change of these makes no new layer of all packages.
+COPY --from=build /venv /venv
+COPY --from=build /app /app
 
 # One thread for whatever computes: the number of threads changes the order of additions, hence bits.
-ENV PYTHONUNBUFFERED=1 \
+ENV PATH=/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
     OMP_NUM_THREADS=1 \
     MKL_NUM_THREADS=1 \
     OPENBLAS_NUM_THREADS=1 \
