@@ -2,7 +2,7 @@
 
 A browser cannot send a bearer token with every image and websocket. The token is therefore entered once; after that a
 session cookie stands for it. The cookie is random, SameSite=Strict and HttpOnly; sessions are kept in memory only. The
-session of a user ends with the user's token.
+session of a user ends with the user's token, and with a session the websockets of the pages that it has opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud_server.dashboard.viewer import VIEWER, Viewer
 from cloud_server.users.tokens import Tokens
@@ -35,11 +35,11 @@ SESSION = f"{PREFIX}/session"
 """Path that answers 204 if the session of the request is valid, else 401."""
 COOKIE = "strata_session"
 IDLE_LIMIT_S = 12 * 3600.0
-"""A session ends after this many seconds without a request."""
+"""A session ends after this many seconds without a request or a message of an open page."""
 TRIES_PER_MINUTE = 10
 """Wrong tokens that an address may enter in a minute."""
 MAX_SESSIONS = 1000
-"""With more sessions than this, the least recently used one ends."""
+"""With more sessions of a user, or of the administrator, than this, their least recently used one ends."""
 MAX_FORM_BYTES = 4096
 """Largest body of the login form."""
 
@@ -62,8 +62,9 @@ class Sessions:
         self._last_used[session] = time.monotonic()
         if user is not None:
             self._users[session] = user
-        while len(self._last_used) > MAX_SESSIONS:
-            self.end(next(iter(self._last_used)))
+        own = [each for each in self._last_used if _name(self.user(each)) == _name(user)]
+        for oldest in own[:-MAX_SESSIONS]:
+            self.end(oldest)
         return session
 
     def user(self, session: str) -> User | None:
@@ -84,6 +85,10 @@ class Sessions:
         """Log out."""
         self._last_used.pop(session, None)
         self._users.pop(session, None)
+
+
+def _name(user: User | None) -> str | None:
+    return user.name if user else None
 
 
 class Login:
@@ -121,12 +126,26 @@ class Login:
             await self.app(scope, receive, send)
             return
         response = await self._response(scope, receive)
-        if response is None:
+        if response is None and scope["type"] == "websocket" and self.token is not None:
+            await self.app(scope, self._while_valid(scope, receive), send)
+        elif response is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "not allowed"})
         else:
             await response(scope, receive, send)
+
+    def _while_valid(self, scope: Scope, receive: Receive) -> Receive:
+        """Returns what receives from a websocket; to the app, its browser leaves as soon as the session has ended."""
+        session = HTTPConnection(scope).cookies.get(COOKIE, "")
+
+        async def checked() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.receive" and not self.sessions.is_valid(session):
+                return {"type": "websocket.disconnect", "code": 1008}
+            return message
+
+        return checked
 
     async def _response(self, scope: Scope, receive: Receive) -> Response | None:
         """The response of the middleware itself (login, logout, refusal); None if the request is passed on."""

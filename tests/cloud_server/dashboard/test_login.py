@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 import pytest
@@ -180,6 +180,35 @@ async def test_a_user_logs_in_with_their_token_and_is_out_once_that_is_removed()
         assert (await admin.get("/ui/")).text == "inside"
 
 
+async def test_the_websocket_of_an_open_page_ends_with_the_session() -> None:
+    alice = User(name="alice", token_sha256=digest_of("hers"), created_at="2026-11-30")
+    tokens, passed = Tokens(), list[Receive]()
+    tokens.put({"alice": alice})
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        passed.append(receive)
+
+    async def click() -> Message:
+        return {"type": "websocket.receive", "text": "a click"}
+
+    async def unsent(message: Message) -> None:
+        raise AssertionError
+
+    login = Login(app, "secret", LOOPBACK, tokens=tokens)
+    ends: list[tuple[User | None, Callable[[str], None]]] = [
+        (alice, lambda session: tokens.put({})),
+        (None, login.sessions.end),
+    ]
+    for user, end in ends:
+        session = login.sessions.begin(user)
+        raw = [(b"host", b"127.0.0.1:8000"), (b"cookie", f"{COOKIE}={session}".encode())]
+        scope = {"type": "websocket", "path": "/ui/_nicegui_ws/", "headers": raw, "client": ("127.0.0.1", 1)}
+        await login(scope, click, unsent)
+        assert (await passed[-1]())["type"] == "websocket.receive"
+        end(session)
+        assert (await passed[-1]())["type"] == "websocket.disconnect"
+
+
 async def test_large_uploads_need_a_session() -> None:
     def client_of(app: FastAPI) -> httpx2.AsyncClient:
         return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", LOOPBACK))
@@ -230,6 +259,16 @@ def test_number_of_sessions_is_limited_and_logout_ends_one() -> None:
     assert sessions.is_valid(others[0])
     sessions.end(others[0])
     assert not sessions.is_valid(others[0])
+
+
+def test_the_sessions_of_a_user_end_no_other_ones() -> None:
+    alice, bob = (User(name=name, token_sha256=digest_of(name), created_at="2026-11-30") for name in ("alice", "bob"))
+    tokens = Tokens()
+    tokens.put({"alice": alice, "bob": bob})
+    sessions = Sessions(tokens)
+    theirs = [sessions.begin(), sessions.begin(bob)]
+    many = [sessions.begin(alice) for _ in range(MAX_SESSIONS + 1)]
+    assert [sessions.is_valid(each) for each in (*theirs, many[0], many[1])] == [True, True, False, True]
 
 
 @pytest.mark.parametrize("entered", ["", " ", "s", "secre", "ecret", "secrets", "Secret", "secret\0", "secret,secret"])
