@@ -15,6 +15,7 @@ import yaml
 
 from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
+from strata.api.client import Client
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import environment
 from tests.forked_strata import Command
@@ -287,4 +288,34 @@ def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
         assert len(page.get_by_label("Spec as YAML").input_value()) > ANONYMOUS_BYTES
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("API token").wait_for()
+        check_user(url, visitor)
         assert [said for said in visitor.complaints if "401" not in said] == []
+
+
+def check_user(url: str, visitor: Visitor) -> None:
+    """A user who logs in is named, changes their own runs alone, and is out once their token is removed."""
+    page, spec = visitor.page, {**yaml.safe_load(SPEC), **PACED, "num_rounds": 2000, "num_devices": 1, "num_edges": 1}
+    with Client(url, token=WORD) as admin:
+        token = admin.add_token("alice").token
+        theirs = admin.create_run(spec).run
+        with Client(url, token=token) as alice:
+            own = alice.create_run(spec).run
+        page.get_by_label("API token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("Logged in as").filter(has_text="alice").wait_for()
+        visitor.go(f"/runs/{theirs}")
+        page.get_by_role("status").filter(has_text="running").first.wait_for()
+        assert page.get_by_role("button", name="Pause").is_disabled()
+        assert page.get_by_role("button", name="Add").is_disabled()
+        visitor.go(f"/runs/{own}")
+        page.get_by_text("to begin before this one").or_(page.get_by_text("1 of admin")).first.wait_for()
+        page.get_by_role("button", name="Stop").click()
+        until("the stop", lambda: admin.run(own).status == "stopped")
+        visitor.go("/runs")
+        until("the owners", lambda: "owner" in visitor.columns())
+        visitor.go("/")
+        page.get_by_role("button", name="Scale").click()
+        page.get_by_text("only the administrator may do this, not the user alice").wait_for()
+        admin.remove_token("alice")
+        page.get_by_role("alert").filter(has_text="the token of alice has been removed").wait_for()
+        admin.stop(theirs)

@@ -29,6 +29,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.identity.signing import Signer
 from shared.service.joining import join
 from shared.service.order_headers import MEDIA_TYPE
+from shared.service.protocol import SAID
 from shared.storage import redis_keys
 from shared.storage.key_value import RedisStore, StoreUnavailable, StoreUser
 from shared.wire import codec
@@ -89,7 +90,7 @@ def without_certificate(topology: Topology) -> ssl.SSLContext:
 def ask(topology: Topology, context: ssl.SSLContext, target: str, method: str, path: str, **options: Any) -> Any:
     """Returns the answer of a process to a request."""
     called = {"sni_hostname": identity_of(topology, target).server_name}
-    with httpx2.Client(verify=context, trust_env=False, timeout=120) as client:
+    with httpx2.Client(verify=context, trust_env=False, timeout=120, headers=SAID) as client:
         url = f"https://127.0.0.1:{topology.ports[target]}{path}"
         return client.request(method, url, extensions=called, **options)
 
@@ -170,7 +171,7 @@ def test_metrics_are_for_the_token_of_metrics_under_one_name_of_all_nodes(up: To
     context = without_certificate(up)
     for process in sorted(up.processes.keys() - {"cloud"}):  # whose users show no token on this machine
         url = f"https://127.0.0.1:{up.ports[process]}/metrics"
-        with httpx2.Client(verify=context, timeout=120) as client:
+        with httpx2.Client(verify=context, timeout=120, headers=SAID) as client:
             for token, status in (("for-metrics", 200), ("another", 401)):
                 headers, named = {"authorization": f"Bearer {token}"}, {"sni_hostname": ANY_NODE}
                 assert client.get(url, headers=headers, extensions=named).status_code == status
