@@ -95,9 +95,11 @@ def create_app(
             await cloud.ownership.start()
             cloud.users.start()
             cloud.runs.start()
+            cloud.retention.start()
             cloud.tracking.start(cloud.repository, cloud.ownership.held)
             yield
             cloud.closing.set()
+            await cloud.retention.stop()
             await cloud.runs.stop()
             await cloud.users.stop()
             await cloud.tracking.stop()

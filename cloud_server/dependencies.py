@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -17,6 +18,7 @@ from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
+from cloud_server.runs.retention import Retention
 from cloud_server.runs.store_watch import StoreWatch
 from cloud_server.runs.tracking import Tracking
 from cloud_server.runs.user_requests import UserRequests
@@ -60,6 +62,11 @@ class Cloud:
     def users(self) -> Users:
         """The users beside the administrator."""
         return self.runs.quotas.users
+
+    @cached_property
+    def retention(self) -> Retention:
+        """Removes ended runs that are kept no longer."""
+        return Retention(self.runs, self.settings.keep_days, self.settings.keep_bytes)
 
     def requests_of(self, user: str | None) -> UserRequests:
         """What a user, or the administrator (None), requests of runs."""

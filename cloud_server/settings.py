@@ -28,6 +28,8 @@ class CloudSettings(TierSettings):
         max_concurrent_runs: runs that train at a time; the agents are divided among them.
         user_max_runs: runs of a user that have not ended, at a time; unset for no limit. A token may have its own.
         user_max_bytes: bytes in the results folders of a user above which no further run of theirs begins.
+        keep_days: days after its end after which a run is removed with its results, unless it is pinned; unset: never.
+        keep_bytes: bytes that the results of ended runs may hold; above it those that ended first are removed.
         authority_dir: folder of the certificate authority; default: in the folder of state.
         join_dir: folder into which the join token of each class is written, for nodes that mount a part of it.
         certificate_s: seconds for which a node's certificate holds.
@@ -48,6 +50,8 @@ class CloudSettings(TierSettings):
     max_concurrent_runs: int = Field(default=1, ge=1, le=64)
     user_max_runs: int | None = Field(default=None, ge=0)
     user_max_bytes: int | None = Field(default=None, ge=0)
+    keep_days: float | None = Field(default=None, gt=0)
+    keep_bytes: int | None = Field(default=None, ge=0)
     authority_dir: Path | None = None
     join_dir: Path | None = None
     certificate_s: float = Field(default=7 * 86400.0, ge=900.0)

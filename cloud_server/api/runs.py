@@ -19,12 +19,13 @@ from shared.core.number_sets import NumberSet
 from shared.federation.registry import all_algorithms
 from shared.results.folder import file_names
 from shared.run_records.plans import RunPlan
+from shared.run_records.removals import Removals
 from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, RunChange, RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
-from shared.service.auth import guarded
+from shared.service.auth import ONLY_ADMIN, guarded
 from shared.service.json_bodies import unambiguous
 from shared.service.openapi import EVENT, RunId, content, problems
 from shared.service.order_headers import MEDIA_TYPE, MORE_HEADER
@@ -119,8 +120,8 @@ async def delete_run(run_id: RunId, requests: Requests, results: bool = False) -
 
 @router.patch("/runs/{run_id}", tags=["runs"], responses=NOT_NOW)
 async def change_run(run_id: RunId, body: RunChange, requests: Requests) -> RunInfo:
-    """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
-    return await requests.raise_max_devices(run_id, body.max_devices)
+    """Raise the `max_devices` of a run that goes on with `partition: sampled`; pin a run, which is then kept."""
+    return await requests.change(run_id, body)
 
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW | OVER_LIMIT)
@@ -216,6 +217,18 @@ async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     if name not in file_names(folder):
         raise NotFound(f"run {info.run} has no file {name!r}")
     return FileResponse(folder / name)
+
+
+@router.get("/removals", tags=["runs"])
+async def removals(cloud: TheCloud) -> Removals:
+    """The ended runs that would be removed now, the first first; see `CLOUD_KEEP_DAYS` and `CLOUD_KEEP_BYTES`."""
+    return await cloud.retention.preview()
+
+
+@router.post("/removals", tags=["runs"], dependencies=[ONLY_ADMIN])
+async def remove(cloud: TheCloud) -> Removals:
+    """Remove them now, with their results folders; the cloud does so every hour."""
+    return await cloud.retention.remove()
 
 
 # ---- events

@@ -195,24 +195,33 @@ class RunManager:
                 executor.info = info
             return info
 
-    async def delete(self, run_id: str, *, results: bool = False) -> None:
+    async def pin(self, run_id: str, pinned: bool) -> RunInfo:
+        """Keep a run however long ago it ended, or no longer."""
+        async with self._lock:
+            info = (await self.services.repository.info(run_id)).replace(pinned=pinned)
+            await self.services.repository.save(info)
+            if (executor := self.queue.executors.get(info.run)) is not None:
+                executor.info = executor.info.replace(pinned=pinned)
+            return info
+
+    async def delete(self, run_id: str, *, results: bool = False, unless_pinned: bool = False) -> None:
         """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays, unless `results`.
 
         A run that has just ended is deleted once nothing is done for it any more.
 
         Raises:
-            Conflict: it has not ended, or that takes long.
+            Conflict: it has not ended, that takes long, or it is pinned and `unless_pinned`.
         """
         try:
             async with asyncio.timeout(FINISH_S):
-                while busy := await self._delete_unless_busy(run_id):
+                while busy := await self._delete_unless_busy(run_id, unless_pinned):
                     await busy.finished.wait()
                 if results:
                     await self.services.results.remove(run_id)
         except TimeoutError:
             raise Conflict(f"the cloud has not finished with run {run_id}: delete it later") from None
 
-    async def _delete_unless_busy(self, run_id: str) -> RunExecutor | None:
+    async def _delete_unless_busy(self, run_id: str, unless_pinned: bool) -> RunExecutor | None:
         """Delete a run that has ended; while an executor still works for it, return that instead."""
         async with self._lock:
             try:
@@ -222,6 +231,8 @@ class RunManager:
                 return None
             if info.status not in FINAL:
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
+            if info.pinned and unless_pinned:
+                raise Conflict(f"run {info.run} is pinned")
             if info.run in self.queue.executors:
                 return self.queue.executors[info.run]
             await self.services.repository.delete(info.run)

@@ -8,7 +8,7 @@ from typing import Any
 from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.manager import RunManager
 from shared.core.errors import Forbidden, NotFound
-from shared.run_records.runs import RunInfo, owner_name
+from shared.run_records.runs import RunChange, RunInfo, owner_name
 from shared.runtime.logs import log_event
 from shared.spec.ends import Stop
 
@@ -51,9 +51,13 @@ class UserRequests:
         """Add rounds to the end of a run."""
         return await self.manager.add_rounds(await self._own("add rounds", run_id), num_rounds, accept_changes, stop)
 
-    async def raise_max_devices(self, run_id: str, n: int) -> RunInfo:
-        """Make room for more devices in a run that goes on."""
-        return await self.manager.raise_max_devices(await self._own("change", run_id), n)
+    async def change(self, run_id: str, change: RunChange) -> RunInfo:
+        """Make room for more devices in a run that goes on; pin a run, or no longer."""
+        own = await self._own("change", run_id)
+        info = await self.manager.services.repository.info(own)
+        if change.max_devices is not None:
+            info = await self.manager.raise_max_devices(own, change.max_devices)
+        return info if change.pinned is None else await self.manager.pin(own, change.pinned)
 
     async def delete(self, run_id: str, *, results: bool = False) -> None:
         """Delete a run that has ended; with its results folder if `results`, also where only that is left."""

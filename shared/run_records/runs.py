@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.core.bounds import LARGEST_DEVICES, RunReason
 from shared.core.errors import BadInput
@@ -56,9 +56,17 @@ class RunChange(Record):
 
     Attributes:
         max_devices: for how many devices the run has room from its next round on.
+        pinned: whether it is kept however long ago it ended.
     """
 
-    max_devices: Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
+    max_devices: Annotated[int, Field(ge=1, le=LARGEST_DEVICES)] | None = None
+    pinned: bool | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.max_devices is None and self.pinned is None:
+            raise ValueError("nothing to change: name `max_devices`, `pinned`, or both")
+        return self
 
 
 class BestModel(Record):
@@ -104,7 +112,8 @@ class RunInfo(Record):
     round with the best model, of a run that compares rounds. `metrics` are what it measures, the headline first;
     `scores` are the values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the
     data's classes in the order of their numbers, empty where they have none. `init_sha256` is the digest of the model
-    of the spec's `init`. `owner` is the user whose run it is, None for the administrator.
+    of the spec's `init`. `owner` is the user whose run it is, None for the administrator;
+    a `pinned` run is never removed by the cloud itself.
     `sequence` orders runs by their creation (see `run_order`); 0 of one that is older than such numbers.
     """
 
@@ -115,6 +124,7 @@ class RunInfo(Record):
     reason: RunReason | None = None
     created_at: str
     owner: Annotated[Id | None, LEFT_OUT] = None
+    pinned: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     sequence: Annotated[int, Field(ge=0, exclude_if=lambda number: not number)] = 0
     rounds: int = 0
     num_rounds: int

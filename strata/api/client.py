@@ -12,6 +12,7 @@ import httpx2
 from shared.core.errors import Busy, NotFound, StrataError, WireError
 from shared.run_records.events import Event
 from shared.run_records.plans import RunPlan
+from shared.run_records.removals import Removals
 from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import RunInfo, RunPage, SeatPage
 from shared.service.order_headers import MORE_HEADER
@@ -87,9 +88,19 @@ class Client(TopologyClient):
         """Stop a run now; its committed rounds are kept."""
         return self._post(run, "stop")
 
-    def change(self, run: str, *, max_devices: int) -> RunInfo:
-        """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
-        return parse(RunInfo, self._request("PATCH", path("runs", run), json={"max_devices": max_devices}))
+    def change(self, run: str, *, max_devices: int | None = None, pinned: bool | None = None) -> RunInfo:
+        """Raise the `max_devices` of a run that goes on with `partition: sampled`; pin a run, which is then kept."""
+        body = {"max_devices": max_devices, "pinned": pinned}
+        given = {name: value for name, value in body.items() if value is not None}
+        return parse(RunInfo, self._request("PATCH", path("runs", run), json=given))
+
+    def removals(self) -> Removals:
+        """The ended runs that the cloud would remove now."""
+        return self._get(Removals, "/removals")
+
+    def remove_old(self) -> Removals:
+        """Have the cloud remove them; returns those that it has removed."""
+        return parse(Removals, self._request("POST", "/removals"))
 
     def delete(self, run: str, *, results: bool = False) -> None:
         """Remove a run that has ended, with its states and models; its results folder stays, unless `results`."""

@@ -211,16 +211,22 @@ def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format
 def change(
     run: RunArgument,
     max_devices: Annotated[
-        int, typer.Option(min=1, max=LARGEST_DEVICES, help="Devices for which the run has room from its next round on.")
-    ],
+        int | None,
+        typer.Option(min=1, max=LARGEST_DEVICES, help="Devices for which the run has room from its next round on."),
+    ] = None,
+    pin: Annotated[
+        bool | None, typer.Option("--pin/--no-pin", help="Keep the run however long ago it ended, or no longer.")
+    ] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Make room for more devices in a run that goes on; its spec needs `partition: sampled`."""
+    """Make room for more devices in a run that goes on, whose spec has `partition: sampled`; or pin a run."""
+    if max_devices is None and pin is None:
+        raise typer.BadParameter("say what to change: --max-devices, --pin or --no-pin")
     with connect(url) as client:
-        info = client.change(client.run(run).run, max_devices=max_devices)
+        info = client.change(client.run(run).run, max_devices=max_devices, pinned=pin)
     _print(info, format)
-    if format is Format.table:
+    if format is Format.table and max_devices is not None:
         from strata.output import stdout
 
         stdout().print(f"room for {info.spec.max_devices} devices from its next round on", highlight=False)

@@ -16,8 +16,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from shared.federation.spec_parser import parse_run_spec
 from shared.run_records.events import Event
+from shared.run_records.removals import Removal, Removals
 from shared.run_records.rounds import RoundDetail, RoundInfo, RoundPage
-from shared.run_records.runs import RunInfo
+from shared.run_records.runs import RunChange, RunInfo
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 from shared.service.api.users import NewToken, TokenAnswer, UserInfo, UserPage
@@ -65,6 +66,7 @@ class FakeCloud:
         self.missing: tuple[str, ...] = ()
         self.users: dict[str, UserInfo] = {}
         self.results_removed: list[str] = []
+        self.removals: list[Removal] = []
         self.idle_edges: tuple[str, ...] = ()
         self.rounds: list[RoundDetail] = [a_round(number) for number in (1, 2, 3)]
         self.app = _app(self)
@@ -116,6 +118,15 @@ def _app(cloud: FakeCloud) -> FastAPI:
 
 
 def _serve_users(app: FastAPI, cloud: FakeCloud) -> None:
+    @app.get("/removals")
+    async def removals() -> Removals:
+        return Removals(runs=tuple(cloud.removals))
+
+    @app.post("/removals")
+    async def remove_old() -> Removals:
+        cloud.removals, gone = [], cloud.removals
+        return Removals(runs=tuple(gone))
+
     @app.get("/tokens")
     async def users() -> UserPage:
         return UserPage(users=tuple(cloud.users.values()))
@@ -167,6 +178,10 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
     async def delete(run: str, results: bool = False) -> None:
         """Removes nothing; that it was asked stands in `seen`, and in `results_removed` if for results too."""
         cloud.results_removed += [run] * results
+
+    @app.patch("/runs/{run}")
+    async def change(run: str, body: RunChange) -> Any:
+        return cloud.change(run, pinned=bool(body.pinned)).model_dump(mode="json")
 
     @app.post("/runs/{run}/{verb}")
     async def change_run(run: str, verb: str, accept_changes: bool = False) -> Any:

@@ -245,7 +245,9 @@ async def test_the_openapi_document_is_complete(fed: Federation) -> None:
         ("GET", "/agents"), ("GET", "/agents/{agent}"), ("PATCH", "/agents/{agent}"), ("GET", "/algorithms"),
         ("GET", "/edges/{edge}/twins"), ("GET", "/agents/{agent}/twin"),
         ("GET", "/identities/authority"), ("POST", "/identities"), ("POST", "/identities/check"),
-        ("GET", "/identities"), ("GET", "/tokens"), ("POST", "/tokens"), ("DELETE", "/tokens/{name}"),
+        ("GET", "/identities"),
+        ("GET", "/removals"), ("POST", "/removals"),
+        ("GET", "/tokens"), ("POST", "/tokens"), ("DELETE", "/tokens/{name}"),
         ("DELETE", "/identities/{node_class}/{name}"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
     }  # fmt: skip
