@@ -14,7 +14,7 @@ from shared.storage import redis_keys
 from tests.federation import Federation, Gate, small_spec
 
 ADMIN = "the-token-of-the-administrator"
-with_admin = pytest.mark.layout(common={"api_token": ADMIN, "tier_token": "tier"})
+with_admin = pytest.mark.layout(agent_devices=(6,), common={"api_token": ADMIN, "tier_token": "tier"})
 alone = pytest.mark.layout(n_edges=0, agent_devices=(), common={"api_token": ADMIN, "tier_token": "tier"})
 
 
@@ -256,6 +256,7 @@ def beginnings(fed: Federation) -> list[str]:
     return began
 
 
+@pytest.mark.whole
 @with_admin
 async def test_owners_take_turns_and_a_waiting_run_says_whose_runs_are_before_it(fed: Federation) -> None:
     alice, bob = await user_of(fed, "alice"), await user_of(fed, "bob")
@@ -284,6 +285,7 @@ async def test_owners_take_turns_and_a_waiting_run_says_whose_runs_are_before_it
     assert began == [his, admins, *hers]
 
 
+@pytest.mark.whole
 @with_admin
 async def test_a_run_that_a_restart_interrupted_goes_on_before_those_of_others(fed: Federation) -> None:
     alice, bob = await user_of(fed, "alice"), await user_of(fed, "bob")
