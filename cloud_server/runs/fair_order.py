@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -43,19 +44,23 @@ def fair_order(
     for info in sorted(waiting, key=lambda info: info.order):
         queues.setdefault(info.owner_name, deque()).append(info)
     n_training, last = Counter(info.owner_name for info in training), dict(turns)
-    going_on = {info.run for info in waiting} & set(interrupted)
+    n_begun = Counter(info.owner_name for info in waiting if info.run in interrupted)
 
-    def rank(owner: str) -> tuple[bool, int, int, tuple[int, str]]:
-        has_begun = any(info.run in going_on for info in queues[owner])
-        return not has_begun, n_training[owner], last.get(owner, 0), queues[owner][0].order
+    def rank(owner: str) -> tuple[bool, int, int, tuple[int, str], str]:
+        return not n_begun[owner], n_training[owner], last.get(owner, 0), queues[owner][0].order, owner
 
-    while queues:
-        owner = min(queues, key=rank)
-        yield queues[owner].popleft()
+    turn, ranks = max(last.values(), default=0), [rank(owner) for owner in queues]
+    heapify(ranks)
+    while ranks:
+        owner = heappop(ranks)[-1]
+        info = queues[owner].popleft()
+        yield info
+        turn += 1
+        last[owner] = turn
         n_training[owner] += 1
-        last[owner] = max(last.values(), default=0) + 1
-        if not queues[owner]:
-            del queues[owner]
+        n_begun[owner] -= info.run in interrupted
+        if queues[owner]:
+            heappush(ranks, rank(owner))
 
 
 class Turns:
@@ -87,17 +92,23 @@ class Turns:
             await self.store.put(redis_keys.CLOUD_TURNS, _TURNS.dump_json(self.last))
 
 
-def wait_reason(before: Sequence[RunInfo], training: Sequence[RunInfo]) -> str:
-    """Why a pending run waits while as many train as may.
+def wait_reasons(
+    order: Iterable[RunInfo], training: Sequence[RunInfo], asked: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yields pending runs, and why each waits while as many train as may.
 
     Args:
-        before: the pending runs that begin before it.
+        order: the pending runs in the order in which they begin.
         training: the runs that train.
+        asked: the runs of which to say it.
     """
-    text = f"waiting: as many runs train as may at a time, {_by_owner(training)}"
-    return f"{text}; to begin before this one: {_by_owner(before)}" if before else text
+    now = _told(Counter(info.owner_name for info in training))
+    text, before = f"waiting: as many runs train as may at a time, {now}", Counter[str]()
+    for info in order:
+        if info.run in asked:
+            yield info.run, f"{text}; to begin before this one: {_told(before)}" if before else text
+        before[info.owner_name] += 1
 
 
-def _by_owner(runs: Sequence[RunInfo]) -> str:
-    counts = Counter(info.owner_name for info in runs)
+def _told(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} of {owner}" for owner, n in sorted(counts.items()))

@@ -107,6 +107,9 @@ class RunManager:
             stop=spec.stop,
             spec=spec,
         )
+        if key is not None and owner is not None:
+            key = f"{owner}\n{key}"  # two users may choose the same one; no header holds the end of a line
+        await self.quotas.check_bytes(owner, key)
         in_folder = await asyncio.to_thread(newest_sequence, self.services.results.runs_dir)
         self.queue.is_shared = self.queue.is_shared or owner is not None
         async with self._lock:
@@ -118,9 +121,7 @@ class RunManager:
 
     async def _create(self, info: RunInfo, key: str | None, body_digest: str) -> str:
         """Store a new run under an id that no other run has, or had a short time ago."""
-        if key is not None and info.owner is not None:
-            key = f"{info.owner}: {key}"  # two users may choose the same one
-        await self.quotas.check(info.owner, key)
+        await self.quotas.check_runs(info.owner, key)
         while True:
             info = info.replace(run=new_run_id())
             try:
@@ -162,6 +163,7 @@ class RunManager:
         info = await self.services.repository.info(run_id)
         if info.status not in RESUMABLE:
             raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
+        await self._check_bytes(info)
         present = await self._present_provenance(info)
         async with self._lock:
             info = await self.services.repository.info(info.run)
@@ -174,6 +176,7 @@ class RunManager:
     ) -> RunInfo:
         """Add rounds to the end of a run, with `stop` in place of its own; one that has ended is resumed."""
         info = await self.services.repository.info(run_id)
+        await self._check_bytes(info)
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
@@ -253,9 +256,14 @@ class RunManager:
         experiment = await self.services.thread.run(reopened, self.services.experiments, info)
         return await self.services.thread.run(provenance_of, experiment)
 
+    async def _check_bytes(self, info: RunInfo) -> None:
+        """Check, before a run begins anew, the bytes of its owner; not while a lock is held that rounds wait for."""
+        if info.status in FINAL:
+            await self.quotas.check_bytes(info.owner)
+
     async def _set_pending(self, info: RunInfo, present: Provenance | None, accept_changes: bool) -> RunInfo:
         if info.status in FINAL:
-            await self.quotas.check(info.owner)
+            await self.quotas.check_runs(info.owner)
         info, events = reconciled(info, present, accept_changes) if present else (info, ())
         info = await self.queue.save(
             info.replace(status="pending", reason=WAITING if self.queue.full else None), *events

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
@@ -44,28 +45,41 @@ class Quotas:
     results: ResultsFolders
     max_runs: int | None
     max_bytes: int | None
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def check(self, owner: str | None, key: str | None = None) -> None:
-        """Check that one more run of an owner may begin. The administrator has no limits.
+    async def check_runs(self, owner: str | None, key: str | None = None) -> None:
+        """Check that one more run of an owner may begin beside those that have not ended.
 
         Args:
-            owner: of the run.
+            owner: of the run; the administrator has no limits.
             key: the idempotency key with which it is requested; none begins where it has created one already.
 
         Raises:
             TooMany: as many of the user's runs have not ended as may.
-            DiskQuota: the user's results folders hold more than they may.
         """
-        user = self.users.by_name.get(owner) if owner is not None else None
-        if user is None or (key is not None and await self._is_used(key)):
+        if (user := await self._limited(owner, key)) is None:
             return
-        max_runs, max_bytes = self._limits(user)
+        max_runs, _ = self._limits(user)
         if max_runs is not None and (n_runs := await self._n_runs(user.name)) >= max_runs:
             raise TooMany(
                 f"{n_runs} runs of {user.name} have not ended, the limit is {max_runs}: wait for one, or stop one",
                 field="max_runs",
             )
-        if max_bytes is not None and (used := await self._n_bytes(user.name)) >= max_bytes:
+
+    async def check_bytes(self, owner: str | None, key: str | None = None) -> None:
+        """Check that an owner's results leave room for one more run. Reading their sizes may take long.
+
+        Args:
+            owner: of the run; the administrator has no limits.
+            key: as `check_runs` has it.
+
+        Raises:
+            DiskQuota: the user's results folders hold as much as they may.
+        """
+        if (user := await self._limited(owner, key)) is None:
+            return
+        _, max_bytes = self._limits(user)
+        if max_bytes is not None and (used := (await self._used())[user.name]) >= max_bytes:
             raise DiskQuota(
                 f"the results of {user.name} hold {size(used)}, the limit is {size(max_bytes)}: `strata rm --results` "
                 "removes those of a run",
@@ -74,7 +88,7 @@ class Quotas:
 
     async def infos(self, only: str | None) -> list[UserInfo]:
         """All users, or only one, by name, with the limits that hold and what they use."""
-        used = await asyncio.to_thread(bytes_by_owner, self.results.runs_dir)
+        used = await self._used()
         found = [user for name, user in sorted(self.users.by_name.items()) if only in (None, name)]
         return [await self._info(user, used[user.name]) for user in found]
 
@@ -83,6 +97,16 @@ class Quotas:
         n_runs = await self._n_runs(user.name)
         limits = {"max_runs": max_runs, "max_bytes": max_bytes}
         return UserInfo(name=user.name, created_at=user.created_at, n_runs=n_runs, n_bytes=n_bytes, **limits)
+
+    async def _limited(self, owner: str | None, key: str | None) -> User | None:
+        """The user whose limits hold for a request, None if none do."""
+        user = self.users.by_name.get(owner) if owner is not None else None
+        return None if user is None or (key is not None and await self._is_used(key)) else user
+
+    async def _used(self) -> Counter[str | None]:
+        """The bytes of results by owner. Whoever asks at the same time waits, so that one thread reads at a time."""
+        async with self._reading:
+            return await asyncio.to_thread(bytes_by_owner, self.results.runs_dir)
 
     async def _is_used(self, key: str) -> bool:
         store = self.repository.store
@@ -98,6 +122,3 @@ class Quotas:
 
     async def _n_runs(self, name: str) -> int:
         return sum(info.owner == name and info.status not in FINAL for info in await self.repository.infos())
-
-    async def _n_bytes(self, name: str) -> int:
-        return (await asyncio.to_thread(bytes_by_owner, self.results.runs_dir))[name]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from cloud_server.runs.events import RunEvent
 from cloud_server.runs.executor import RunExecutor
-from cloud_server.runs.fair_order import Turns, fair_order, wait_reason
+from cloud_server.runs.fair_order import Turns, fair_order, wait_reasons
 from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.provenance import ProvenanceChanged
 from cloud_server.runs.run_state import CloudServices
@@ -172,12 +172,9 @@ class RunQueue:
         """Documents; those of pending runs say for whose runs they wait, where runs have several owners."""
         if not (self.full and self.is_shared and any(info.status == "pending" for info in infos)):
             return tuple(infos)
-        order, training = list(self._order(await self._waiting())), [each.info for each in self.executors.values()]
-        places = {info.run: place for place, info in enumerate(order)}
-        return tuple(
-            info.replace(reason=wait_reason(order[: places[info.run]], training)) if info.run in places else info
-            for info in infos
-        )
+        order, training = self._order(await self._waiting()), [each.info for each in self.executors.values()]
+        reasons = dict(wait_reasons(order, training, {info.run for info in infos}))
+        return tuple(info.replace(reason=reasons[info.run]) if info.run in reasons else info for info in infos)
 
     async def _train_to_end(self, executor: RunExecutor) -> None:
         try:

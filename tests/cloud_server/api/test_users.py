@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from cloud_server.runs import user_requests
+from cloud_server.runs import quotas, user_requests
 from cloud_server.runs.events import RunEvent
 from shared.storage import redis_keys
 from tests.federation import Federation, Gate, small_spec
@@ -200,8 +204,11 @@ async def test_a_user_has_as_many_runs_that_have_not_ended_as_the_limit(fed: Fed
     theirs = await bob.post("/runs", json={"spec": small_spec()}, headers=key)  # the key is each user's own
     assert theirs.json()["run"] != second
     assert refused(await bob.post("/runs", json={"spec": small_spec()})) == (429, "too_many")
-    for _ in range(3):
-        await submit(as_admin(fed))
+    for prefix in ("", "alice: ", "alice"):  # the administrator's are too
+        answer = await as_admin(fed).post(
+            "/runs", json={"spec": small_spec()}, headers={"idempotency-key": f"{prefix}same"}
+        )
+        assert (answer.status_code, answer.json().get("owner")) == (201, None)
     await alice.post(f"/runs/{first}/stop")
     await fed.until_status(first, "stopped")
     third = await submit(alice)
@@ -238,6 +245,29 @@ async def test_no_run_begins_while_a_users_results_hold_more_than_the_limit(fed:
     await fed.finish(second)
     assert (await alice.delete(f"/runs/{second}", params={"results": True})).status_code == 204
     assert [*(fed.folder / "runs").iterdir()] == []
+
+
+@alone
+async def test_no_round_waits_while_the_sizes_of_results_are_read(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, begun, released = await user_of(fed, "alice", max_bytes=1000), threading.Event(), threading.Event()
+    as_admin(fed)
+
+    def slow(folder: Path) -> Counter[str | None]:
+        begun.set()
+        released.wait()
+        return Counter()
+
+    monkeypatch.setattr(quotas, "bytes_by_owner", slow)
+    hers = asyncio.create_task(submit(alice))
+    try:
+        await fed.until(begun.is_set)
+        run = await submit(fed.client)  # a run is stored under the lock under which rounds are
+        assert not hers.done()
+    finally:
+        released.set()
+    assert await hers != run
 
 
 # ---- the queue

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud_server.runs.fair_order import Turns, fair_order, wait_reason
+from cloud_server.runs.fair_order import Turns, fair_order, wait_reasons
 from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from tests.fakes.memory_store import MemoryStore
@@ -52,10 +52,20 @@ def test_owners_of_interrupted_runs_are_first() -> None:
     assert order(waiting, turns={"alice": 5, "bob": 1}, interrupted={"r2"}) == ["r2", "r1", "r3"]
 
 
+def test_owners_of_interrupted_runs_are_first_only_until_these_have_begun() -> None:
+    waiting = runs("alice", "alice", "bob", "bob", "alice")
+    assert order(waiting, interrupted={"r1", "r5"}) == ["r1", "r2", "r5", "r3", "r4"]
+    assert order(waiting, interrupted={"r1"}) == ["r1", "r3", "r2", "r4", "r5"]
+
+
 def test_a_wait_names_owners_where_there_are_any() -> None:
-    training = runs("alice", "-", first=8)
-    assert wait_reason([], training) == "waiting: as many runs train as may at a time, 1 of admin, 1 of alice"
-    assert wait_reason(runs("bob", "bob"), training).endswith("; to begin before this one: 2 of bob")
+    waiting, training = runs("bob", "-", "bob", "bob"), runs("alice", "-", first=8)
+    text = "waiting: as many runs train as may at a time, 1 of admin, 1 of alice"
+    assert dict(wait_reasons(waiting, training, {"r1", "r2", "r4", "r9"})) == {
+        "r1": text,
+        "r2": f"{text}; to begin before this one: 1 of bob",
+        "r4": f"{text}; to begin before this one: 1 of admin, 2 of bob",
+    }
 
 
 async def test_turns_survive_a_restart_and_are_written_only_where_owners_change() -> None:
