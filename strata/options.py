@@ -51,6 +51,9 @@ LocalOption = Annotated[bool, typer.Option("--local", help="Start a local topolo
 AgentsOption = Annotated[
     int | None, typer.Option(min=1, help="Number of agent processes of the local topology; default: one per core.")
 ]
+AgentsPerGpuOption = Annotated[
+    int, typer.Option(min=0, help="Agents that share a GPU, each of which sees that one alone; 0: each sees all.")
+]
 SpecArgument = Annotated[
     str | None,
     typer.Argument(
@@ -119,18 +122,20 @@ def say_of_another(url: str | None) -> None:
         stderr().print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
-def server_of(url: str | None, agents: int | None, local: bool = False) -> str | None:
+def server_of(url: str | None, agents: int | None, local: bool = False, agents_per_gpu: int = 0) -> str | None:
     """The cloud on which to run: the named one, else that of a running `strata up`; None for a topology of its own.
 
     Args:
         url: as given.
         agents: the number of agents, which only a topology of its own has.
         local: whether a topology of its own is wanted.
+        agents_per_gpu: how many of its agents share a GPU; 0 if not given.
 
     Raises:
         BadParameter: a cloud was named, and what only a topology of its own has was given too.
     """
-    if named_url(url) and (local or agents is not None):
-        given = "--local" if local else "--agents"
+    own = local or agents is not None or agents_per_gpu > 0
+    if named_url(url) and own:
+        given = "--local" if local else "--agents" if agents is not None else "--agents-per-gpu"
         raise typer.BadParameter(f"{given} is for a topology of its own; the cloud given by --url has its own agents")
-    return None if local or agents is not None else known_url(url)
+    return None if own else known_url(url)

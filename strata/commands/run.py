@@ -13,6 +13,7 @@ from strata.launcher.signals import as_interrupt
 from strata.options import (
     RUNS_DIR,
     AgentsOption,
+    AgentsPerGpuOption,
     Format,
     FormatOption,
     LocalOption,
@@ -46,29 +47,30 @@ def run(
     ] = None,
     url: ServerOption = None,
     agents: AgentsOption = None,
+    agents_per_gpu: AgentsPerGpuOption = 0,
     local: LocalOption = False,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """Run an experiment and save its results in runs/<id>/.
 
-    It runs on the cloud of --url or of a running `strata up`. Without one, or with --local or --agents, the command
-    starts a local topology of the size that the spec needs and stops it at the end. Exit
+    It runs on the cloud of --url or of a running `strata up`. Without one, or with --local, --agents or
+    --agents-per-gpu, the command starts a local topology of the size that the spec needs and stops it at the end. Exit
     status 0 only if the run completed, 3 if it completed but no update was ever used. With --format json the last line
     of stdout is one JSON object.
     """
     from strata.spec_files import read_spec
 
     source, fields = spec_and_fields(spec, overrides or [], "an override has the form key=value")
-    cloud = server_of(url, agents, local)
-    if cloud is None and not local and agents is None:
+    cloud = server_of(url, agents, local, agents_per_gpu)
+    if cloud is None and not local and agents is None and not agents_per_gpu:
         say_of_another(url)
     experiment = read_spec(source, fields, check_names=False)
     with as_interrupt():
         if cloud:
             code = _on_cloud(cloud, experiment, runs_dir, format)
         else:
-            code = _locally(experiment, agents, runs_dir, format)
+            code = _locally(experiment, agents, agents_per_gpu, runs_dir, format)
     raise typer.Exit(code)
 
 
@@ -84,7 +86,8 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 
 
-def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
+def _locally(spec: RunSpec, agents: int | None, agents_per_gpu: int, runs_dir: Path, format: Format) -> int:
+    from strata.launcher.gpus import agents_on_gpus
     from strata.runs.run_and_wait import local_topology
     from strata.runs.spec_check import topology_size, with_topology_size
 
@@ -94,7 +97,8 @@ def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) 
     def begin(client: Client) -> RunInfo:
         return client.create_run(spec.model_dump(mode="json", exclude_none=True))
 
-    topology = local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s, unchecked=spec)
+    agents, ready_s = agents or agents_on_gpus(agents_per_gpu, devices), spec.timeouts.ready_s
+    topology = local_topology(edges, devices, agents, runs_dir, ready_s, unchecked=spec, agents_per_gpu=agents_per_gpu)
     return follow_and_report(topology, begin, runs_dir, format)
 
 

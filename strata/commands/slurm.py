@@ -15,7 +15,10 @@ from strata.launcher.signals import as_interrupt
 from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, SpecArgument, spec_and_fields
 
 if TYPE_CHECKING:
+    from shared.run_records.rounds import RoundInfo
+    from shared.run_records.runs import RunInfo
     from shared.spec.run import RunSpec
+    from strata.api.client import Client
     from strata.slurm.commands import Slurm
     from strata.slurm.deployment import Address, Deployment
     from strata.slurm.options import Options
@@ -290,13 +293,15 @@ def _submitted(
 
 
 def _ready(deployment: Deployment, commands: Slurm, ready_s: float, *, whole: bool) -> Address:
-    from strata.output import stderr
     from strata.slurm.up import wait_ready
 
-    def show(words: str) -> None:
-        stderr().print(words, markup=False, highlight=False, soft_wrap=True)
+    return wait_ready(deployment, commands, ready_s, _show, whole=whole)
 
-    return wait_ready(deployment, commands, ready_s, show, whole=whole)
+
+def _show(words: str) -> None:
+    from strata.output import stderr
+
+    stderr().print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _say(deployment: Deployment, address: Address, format: Format) -> None:
@@ -317,10 +322,10 @@ def _run(experiment: RunSpec, given: Mapping[str, Any], runs_dir: Path, format: 
     from secrets import token_hex
 
     from strata.commands.run import report
-    from strata.output import stderr
     from strata.runs.run_and_wait import await_results, follow_until_end
     from strata.runs.spec_check import topology_size, with_topology_size
     from strata.slurm import up as steps
+    from strata.slurm.following import following
 
     edges, devices = topology_size(experiment)
     spec, agents = with_topology_size(experiment), given["nodes"] * given["agents_per_node"]
@@ -332,10 +337,14 @@ def _run(experiment: RunSpec, given: Mapping[str, Any], runs_dir: Path, format: 
     try:
         address = _ready(deployment, commands, ready_s, whole=True)
         with steps.client_of(deployment, address) as client:
-            info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
-            stderr().print(f"run {info.run} on the cloud at {address.url}", highlight=False)
-            info, interrupted = follow_until_end(client, info)
-            rounds = client.rounds(info.run).rounds
+            begun = client.create_run(spec.model_dump(mode="json", exclude_none=True))
+        _show(f"run {begun.run} on the cloud at {address.url}")
+
+        def follow(client: Client) -> tuple[RunInfo, int, tuple[RoundInfo, ...]]:
+            info, interrupted = follow_until_end(client, begun)
+            return info, interrupted, client.rounds(info.run).rounds
+
+        info, interrupted, rounds = following(deployment, commands, follow, ready_s, _show)
         await_results(info, runs_dir / info.run)
         ended = info.status == "completed"
     finally:
@@ -343,5 +352,5 @@ def _run(experiment: RunSpec, given: Mapping[str, Any], runs_dir: Path, format: 
         if ended:
             steps.remove(deployment)
         else:
-            stderr().print(f"its state is kept in {deployment.folder}", markup=False, highlight=False, soft_wrap=True)
+            _show(f"its state is kept in {deployment.folder}")
     return report(info, rounds, runs_dir, format, interrupted)

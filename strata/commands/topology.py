@@ -17,7 +17,16 @@ from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 from shared.runtime.memory import check_topology
 from strata.launcher import home
 from strata.launcher.signals import as_interrupt, status_of
-from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect, say_of_another
+from strata.options import (
+    RUNS_DIR,
+    AgentsPerGpuOption,
+    Format,
+    FormatOption,
+    RunsDirOption,
+    UrlOption,
+    connect,
+    say_of_another,
+)
 
 if TYPE_CHECKING:
     from shared.service.api.nodes import TopologyInfo
@@ -38,9 +47,7 @@ def up(
         int, typer.Option(min=1, max=LARGEST_DEVICES, help="Number of devices, spread over the agents.")
     ] = 10,
     agents: Annotated[int | None, typer.Option(min=1, help="Number of agent processes; default: one per core.")] = None,
-    agents_per_gpu: Annotated[
-        int, typer.Option(min=0, help="Agents that share a GPU, each of which sees that one alone; 0: each sees all.")
-    ] = 0,
+    agents_per_gpu: AgentsPerGpuOption = 0,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Port of the cloud; default: 8000 if it is free, else any free port."),
@@ -62,6 +69,7 @@ def up(
     Exit status 0 after Ctrl-C, SIGTERM or `strata down`, 129 if the terminal was lost (SIGHUP), 1 after an error.
     """
     from strata.fleet.processes import fleet_of
+    from strata.launcher.gpus import agents_on_gpus
     from strata.launcher.topology import Topology
     from strata.output import stderr
 
@@ -72,7 +80,7 @@ def up(
     topology = Topology(
         edges=edges,
         devices=devices,
-        agents=agents if agents is not None or not agents_per_gpu else _on_gpus(agents_per_gpu, devices),
+        agents=agents or agents_on_gpus(agents_per_gpu, devices),
         agents_per_gpu=agents_per_gpu,
         port=_port(port),
         folder=state_dir,
@@ -88,13 +96,6 @@ def up(
         fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)
-
-
-def _on_gpus(agents_per_gpu: int, devices: int) -> int | None:
-    """The number of agents that share this machine's GPUs, one per device at most; None where it has no GPU."""
-    from strata.launcher.gpus import visible_gpus
-
-    return min(len(visible_gpus(os.environ)) * agents_per_gpu, devices) or None
 
 
 @contextlib.contextmanager

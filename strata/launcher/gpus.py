@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 
@@ -22,6 +23,11 @@ def visible_gpus(env: Mapping[str, str]) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return said.split()
+
+
+def agents_on_gpus(agents_per_gpu: int, devices: int) -> int | None:
+    """The number of agents that share this machine's GPUs, one per device at most; None where none are shared."""
+    return (min(len(visible_gpus(os.environ)) * agents_per_gpu, devices) or None) if agents_per_gpu else None
 
 
 def shared_gpus(env: Mapping[str, str], agents_per_gpu: int) -> Callable[[int], dict[str, str]]:

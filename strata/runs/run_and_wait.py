@@ -48,7 +48,13 @@ def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
 
 
 def planned_topology(
-    edges: int, devices: int, agents: int | None, runs_dir: Path, folder: Path | None = None, parallel: int = 1
+    edges: int,
+    devices: int,
+    agents: int | None,
+    runs_dir: Path,
+    folder: Path | None = None,
+    parallel: int = 1,
+    agents_per_gpu: int = 0,
 ) -> Topology:
     """A local topology that has not been started.
 
@@ -59,6 +65,7 @@ def planned_topology(
         runs_dir: the folder of results.
         folder: a folder that keeps its state; None means a temporary one.
         parallel: number of runs at a time.
+        agents_per_gpu: how many agents share a GPU; 0 = each sees all.
 
     Raises:
         BadInput: the numbers do not fit together, or this machine has too little memory for so many processes.
@@ -66,7 +73,15 @@ def planned_topology(
     if parallel > 1:
         devices, agents = parallel * devices, max(agents or cpus(), parallel)
     env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
-    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
+    topology = Topology(
+        edges=edges,
+        devices=devices,
+        agents=agents,
+        runs_dir=runs_dir,
+        folder=folder,
+        agents_per_gpu=agents_per_gpu,
+        env=env,
+    )
     check_topology(edges, len(topology.devices_per_agent))
     return topology
 
@@ -82,6 +97,7 @@ def local_topology(
     parallel: int = 1,
     console: Console | None = None,
     unchecked: RunSpec | None = None,
+    agents_per_gpu: int = 0,
 ) -> Iterator[Topology]:
     """A local topology that is ready within `ready_s` seconds, and is stopped at the end; see `planned_topology`.
 
@@ -91,7 +107,7 @@ def local_topology(
         BadInput: this machine has too little memory for so many processes.
         StrataError: the topology did not start, or was not ready in time; or the spec does not hold.
     """
-    topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel)
+    topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel, agents_per_gpu)
     with ready_topology(topology, ready_s, console, unchecked):
         yield topology
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.core.errors import BadInput
-from strata.launcher.gpus import shared_gpus, visible_gpus
+from strata.launcher.gpus import agents_on_gpus, shared_gpus, visible_gpus
 from tests.strata.slurm.made import command
 
 
@@ -33,6 +33,14 @@ def test_neighbouring_agents_share_a_gpu_and_more_agents_begin_anew_with_the_fir
 
 def test_unshared_gpus_are_left_as_they_are() -> None:
     assert shared_gpus({"CUDA_VISIBLE_DEVICES": "3"}, 0)(0) == {}
+
+
+def test_as_many_agents_are_started_as_gpus_take_and_devices_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert [agents_on_gpus(2, devices) for devices in (3, 10)] == [3, 4]
+    assert agents_on_gpus(0, 10) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert agents_on_gpus(2, 10) is None
 
 
 def test_without_a_gpu_there_is_none_to_share() -> None:
