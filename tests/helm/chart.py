@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import io
 import json
@@ -94,6 +95,11 @@ def container(workload: Object) -> Object:
     """The one container of a workload's pods."""
     (found,) = workload["spec"]["template"]["spec"]["containers"]
     return dict(found)
+
+
+def data_of(secret: Object) -> dict[str, bytes]:
+    """The entries of a rendered Secret."""
+    return {key: base64.b64decode(value) for key, value in secret["data"].items()}
 
 
 def selects(selector: Mapping[str, str], workload: Object) -> bool:

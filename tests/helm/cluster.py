@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 from shared.identity.authority import Authority, make_authority
 from shared.identity.names import Identity
 from tests import waits
-from tests.helm.chart import NAMESPACE, Object, of_kind, workloads
-from tests.helm.pods import Pod, Volumes, data_of, own_service_names
+from tests.helm.chart import NAMESPACE, Object, data_of, of_kind, workloads
+from tests.helm.pods import Pod, Volumes, own_service_names
 
 T = TypeVar("T")
 NETWORK = "100.{}.{}."

@@ -6,7 +6,6 @@ capabilities, environment and command are the pod's. Needs root, `ip netns`, and
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import shlex
@@ -47,7 +46,7 @@ def check_tools() -> None:
 
 def image_environment() -> dict[str, str]:
     """The variables of the image (Dockerfile), with this environment's Python first on the path."""
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2].replace("\\\n", " ")
     lines = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
     found = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
     assert found["STRATA_DATA_DIR"] == "/datasets"
@@ -62,11 +61,6 @@ class Volumes:
     secrets: Mapping[str, Mapping[str, bytes]]
     config_maps: Mapping[str, Mapping[str, bytes]]
     account: Mapping[str, bytes]
-
-
-def data_of(secret: Object) -> dict[str, bytes]:
-    """The entries of a rendered Secret."""
-    return {key: base64.b64decode(value) for key, value in secret["data"].items()}
 
 
 @dataclass
@@ -244,6 +238,13 @@ class Pod:
         words = [*inside, *become, "env", "-i", *variables, *command]
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
+    def callers(self, port: int) -> set[str]:
+        """The addresses with which it has connections at one of its ports, or had them a short time ago."""
+        assert self.process is not None
+        table = Path(f"/proc/{self.process.pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        ends = [[_endpoint(end) for end in line.split()[1:3]] for line in table]
+        return {remote for (_, own), (remote, other) in ends if own == port and other}
+
     def tail(self) -> str:
         """The end of its log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-3000:] if self.log.exists() else ""
@@ -258,6 +259,12 @@ class Pod:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """An IPv4 address and a port as the kernel writes them (proc_net_tcp)."""
+    address, port = text.split(":")
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(address))), int(port, 16)
 
 
 def own_service_names(service: str) -> list[str]:

@@ -19,7 +19,8 @@ from shared.run_records.runs import RunInfo
 from tests.helm.chart import ROOT, render
 from tests.helm.cloud import FEW, QUICKSTART, SAME, Cloud, answered
 from tests.helm.cluster import Cluster
-from tests.helm.pods import check_tools
+from tests.helm.pods import Pod, check_tools
+from tests.helm.test_chart_policies import CALLERS
 
 pytestmark = [pytest.mark.helm, pytest.mark.timeout(1800)]
 ALGORITHM = b"""from strata.plugins import Algorithm
@@ -53,6 +54,26 @@ def test_the_quickstart_gives_the_same_bits_in_pods_as_in_local_processes(
     found = cloud.ran(QUICKSTART)
     assert {name: found[name] for name in SAME} == expected[QUICKSTART["num_rounds"]]
     assert RunInfo.model_validate_json(json.dumps(found)).status == "completed"
+
+
+def test_pods_are_called_by_those_alone_whom_the_policies_let_in(cluster: Cluster, cloud: Cloud) -> None:
+    """By their connections after a run: the policies, which nothing enforces here, would have kept none of them out."""
+    cloud.ran({**QUICKSTART, "num_rounds": FEW})
+    of_address = {pod.address: _component(pod) for pod in cluster.pods.values()}
+    called: dict[str, set[str]] = {}
+    for pod in cluster.pods.values():
+        for port in pod.container.get("ports", ()):
+            sources = pod.callers(port["containerPort"]) & of_address.keys()
+            called.setdefault(_component(pod), set()).update(of_address[source] for source in sources)
+    assert {target: sources - CALLERS[target] for target, sources in called.items() if sources - CALLERS[target]} == {}
+    assert called["redis"] == {"cloud", "edge"}
+    assert called["edge"] == {"cloud", "agent"}
+    assert "edge" in called["agent"]  # the cloud calls an agent when it registers only
+    assert "edge" in called["cloud"]
+
+
+def _component(pod: Pod) -> str:
+    return pod.labels["app.kubernetes.io/component"]
 
 
 def test_nodes_have_the_names_and_addresses_of_their_pods(cluster: Cluster, cloud: Cloud) -> None:
@@ -127,6 +148,8 @@ def test_a_pod_that_dies_returns_at_another_address_as_the_node_that_it_was(
 
     def there() -> bool:
         cloud = Cloud(cluster)
+        if not cloud.ask("GET", "/readyz").is_success or not all(pod.is_ready() for pod in cluster.pods.values()):
+            return False  # a Redis at another address is not found at once
         edges = {found["edge"]: found["url"] for found in cloud.get("/edges")["edges"] if found["state"] == "alive"}
         right = {each: f"http://{cluster.pods[each].address}:8001" for each in ("strata-edge-0", "strata-edge-1")}
         live = {found["name"]: found["agent"] for found in cloud.get("/agents")["agents"] if found["state"] == "alive"}
