@@ -77,9 +77,10 @@ USER strata
 VOLUME /data
 
 # Python's own HTTP client, the one both base images are sure to have. HEALTH_PORT is where this tier listens; in secure
-# mode over TLS, whose certificate the tier itself does not check here.
+# mode over TLS, whose certificate the tier itself does not check here. An agent that dials out listens nowhere.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 CMD ["python3", "-ISc", "\
 import http.client, os, ssl; \
+os.environ.get('AGENT_CONNECT') == 'up' and os._exit(0); \
 where = dict(host='127.0.0.1', port=int(os.environ['HEALTH_PORT']), timeout=4); \
 secure = os.environ.get('STRATA_SECURE', '').lower() in ('1', 'true', 'yes', 'on', 't', 'y'); \
 tier = http.client.HTTPSConnection(**where, context=ssl._create_unverified_context()) if secure \

@@ -18,7 +18,7 @@ from strata.launcher.environment import common
 
 ROWS = (
     *("start", "cnn", "mlp", "transport", "scale", "population", "devices", "runs", "in_flight", "memory"),
-    *("events", "tls", "profile", "train", "methods", "half", "pristine", "stacked"),
+    *("events", "tls", "connect", "profile", "train", "methods", "half", "pristine", "stacked"),
 )
 """Those that train in this process come last: torch's counter of operations sets variables that libraries read, and
 with other variables than the fork server's, processes are executed."""

@@ -52,12 +52,15 @@ from shared.service.app import guards_of, make_app
 from shared.service.body_limit import JSON_BYTES, BodyLimit
 from shared.service.client import Caller, tier_client
 from shared.service.response_headers import PAGE_POLICY, ResponseHeaders
+from shared.service.reverse.desk import Desk
+from shared.service.reverse.routes import REQUESTS
+from shared.service.reverse.transport import reverse_mounts
 from shared.service.throttle import Throttle
 from shared.storage.blobs import Blobs
 from shared.storage.kept_id import kept_id, next_count
 from shared.storage.key_value import FencedStore, RedisStore, Store, has_user
 
-TIER_PATHS = ("/agents", "/edges", "/heartbeats", "/fleet", "/identities")
+TIER_PATHS = ("/agents", "/edges", "/heartbeats", "/polls", "/fleet", "/identities")
 """Where other tiers send JSON, which may be longer than what users send."""
 ROUTES = APIRouter()
 """All endpoints of the cloud."""
@@ -83,7 +86,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with tier_client(transport, keys) as client:
+        async with tier_client(transport, keys, reverse_mounts(app.state.desk)) as client:
             with_users = keys is not None and store is None and not has_user(settings.redis_url)
             users = StoreUsers(settings.redis_url, settings.state_dir) if with_users else None
             kept = store or (users.store if users else RedisStore(settings.redis_url))
@@ -114,12 +117,13 @@ def create_app(
     throttle = Throttle(clock=clock)
     guards = guards_of(settings, throttle, "API", revoked, tokens.name, _note_other_protocol)
     app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards)
-    app.state.tokens = tokens
+    app.state.tokens, app.state.desk = tokens, Desk(app.state.closing)
     app.add_middleware(
         BodyLimit,
         tokens=(settings.common.api_token, settings.common.tier_token),
         limit=settings.max_spec_bytes,
         limits=dict.fromkeys(TIER_PATHS, JSON_BYTES),
+        apart=(REQUESTS,),
         throttle=throttle,
         user_with=tokens.name,
     )

@@ -32,6 +32,7 @@ from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
 from shared.service.needs import Needs
+from shared.service.reverse.uplinks import Uplinks
 from shared.service.throttle import Throttle
 
 
@@ -50,9 +51,13 @@ def create_app(
             agent = build(settings, client, keys, revoked)
             app.state.agent = agent
             agent.membership.needs.start()
+            uplinks = uplinks_of(settings, agent.membership, app)
+            if settings.connect == "up":
+                uplinks.start()
             agent.membership.start()
             async with renewed(keys, agent.membership.caller, settings.cloud_url, revoked):
                 yield
+            await uplinks.stop()
             await agent.membership.stop()
             await agent.membership.needs.stop()
             await agent.orders.close()
@@ -64,6 +69,12 @@ def create_app(
     own = (settings.common.tier_token,)
     app.add_middleware(BodyLimit, tokens=own, throttle=throttle, apart=("/visits", "/uploads"))
     return app
+
+
+def uplinks_of(settings: AgentSettings, membership: Membership, app: FastAPI) -> Uplinks:
+    """What an agent that dials out polls."""
+    nonce = membership.registration.nonce
+    return Uplinks(membership.caller, app, nonce, settings.cloud_url, membership.may_hear)
 
 
 def build(
@@ -81,7 +92,8 @@ def build(
         name=settings.name,
         devices=settings.devices,
         profile=settings.profile,
-        port=settings.advertise_port or settings.port,
+        connect=settings.connect,
+        port=None if settings.connect == "up" else settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
         versions=versions(),
         plugins=digests(),

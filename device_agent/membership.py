@@ -122,7 +122,7 @@ class Membership:
     @contextmanager
     def working_for(self, edge: EdgeAddress) -> Iterator[None]:
         """While this lasts, and for a while after it, this edge receives heartbeats."""
-        if not self._may_hear(edge):
+        if not self.may_hear(*edge):
             if edge.url:
                 log.warning("a request names an edge outside AGENT_ALLOWED_NETWORKS: %s", edge.url[:200])
             yield
@@ -138,14 +138,15 @@ class Membership:
             orders.n -= 1
             orders.ended_at = time.monotonic()
 
-    def _may_hear(self, edge: EdgeAddress) -> bool:
+    def may_hear(self, name: str, url: str) -> bool:
+        """Whether an edge may be at this address, to which the agent then sends heartbeats."""
         scheme = "https" if self.caller.keys else "http"
         try:
-            parts = urlsplit(edge.url)
+            parts = urlsplit(url)
             plain = parts.scheme == scheme and parts.username is None and parts.port is not None
         except ValueError:
             return False
-        if not re.fullmatch(ID, edge.name):
+        if not re.fullmatch(ID, name):
             return False
         return plain and not (parts.path or parts.query or parts.fragment) and inside(parts.hostname, self.networks)
 

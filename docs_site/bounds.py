@@ -49,6 +49,20 @@ CONSTANTS = {
         ("the head of a request", "HEAD_BYTES", "bytes", "431"),
         ("time for which a connection is idle", "KEEP_ALIVE_S", "s", "it is closed"),
     ),
+    "shared.service.reverse.desk": (
+        (
+            "time for which a poll of a node that dials out waits",
+            "WAIT_S",
+            "s",
+            "it is answered, and the node polls again",
+        ),
+        ("time without a poll after one was answered", "GONE_S", "s", "the node's requests fail, and are repeated"),
+        ("time without a poll after a connection broke", "CLOSED_S", "s", "the same"),
+    ),
+    "shared.service.reverse.records": (
+        ("requests that a node which dials out has from one tier", "MAX_HELD", "", "further ones wait"),
+        ("requests that one poll takes", "MAX_TAKEN", "", "the next poll takes more"),
+    ),
     "shared.service.body_limit": (("a body of JSON between tiers", "JSON_BYTES", "bytes", "413"),),
     "shared.service.server": (("a message of a websocket", "WS_BYTES", "bytes", "its connection is closed"),),
     "cloud_server.dashboard.login": (

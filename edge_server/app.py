@@ -22,6 +22,7 @@ from edge_server.state_store import EdgeStateStore
 from shared.core.plugins import digests
 from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
+from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import Revocations
 from shared.identity.signing import CloudKey
@@ -34,6 +35,10 @@ from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
 from shared.service.needs import Needs
+from shared.service.reverse.desk import Desk
+from shared.service.reverse.routes import REQUESTS
+from shared.service.reverse.taker import Taker
+from shared.service.reverse.transport import reverse_mounts
 from shared.service.settings import host_id
 from shared.service.throttle import Throttle
 from shared.storage import redis_keys
@@ -57,14 +62,18 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with tier_client(transport, keys) as client:
+        async with tier_client(transport, keys, reverse_mounts(app.state.desk)) as client:
             redis = RedisStore(settings.redis_url, user=partial(_user, settings, keys))
-            edge = build(settings, client, store or redis, clock, keys, revoked)
+            edge = build(settings, client, store or redis, app.state.desk, clock, keys, revoked)
             app.state.edge = edge
             edge.needs.start()
+            uplink = Taker(edge.membership.caller, app, edge.membership.registration.nonce, settings.cloud_url, CLOUD)
+            if settings.connect == "up":
+                uplink.start()
             edge.membership.start()
             async with renewed(keys, edge.membership.caller, settings.cloud_url, revoked, lambda: redis.refuses_user):
                 yield
+            await uplink.stop()
             await edge.membership.stop()
             await edge.needs.stop()
             await edge.orders.close()
@@ -75,7 +84,8 @@ def create_app(
     throttle = Throttle()
     guards = guards_of(settings, throttle, revoked=revoked)
     app = make_app("StrataFL edge", lifespan, routes=ROUTES, guards=guards)
-    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), throttle=throttle, apart=("/rounds",))
+    app.state.desk = Desk(app.state.closing)
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), throttle=throttle, apart=("/rounds", REQUESTS))
     return app
 
 
@@ -89,6 +99,7 @@ def build(
     settings: EdgeSettings,
     client: httpx2.AsyncClient,
     store: Store,
+    desk: Desk,
     clock: Callable[[], float],
     keys: NodeKeys | None,
     revoked: Revocations,
@@ -100,7 +111,9 @@ def build(
     registration = EdgeRegistration(
         edge=settings.edge,
         name=settings.name or host_id(),
+        connect=settings.connect,
         port=settings.advertise_port or settings.port,
+        host=settings.advertise_host or "",
         nonce=secrets.token_hex(16),
         versions=versions(),
         plugins=digests(),
@@ -125,8 +138,9 @@ def build(
     )
     needs = _needs(settings, store)
     membership = Membership(
-        caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked, needs
+        caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked, needs, desk
     )
+    desk.on_missing = membership.send_heartbeat_now
     return Edge(
         settings,
         store,

@@ -10,6 +10,7 @@ from shared.identity.names import CLOUD
 from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
 from shared.service.api.membership import (
+    MAX_MISSING,
     EdgeHeartbeat,
     EdgeRegistration,
     EdgeRegistrationAnswer,
@@ -19,6 +20,7 @@ from shared.service.api.membership import (
 from shared.service.client import Caller
 from shared.service.needs import Needs, note_clock
 from shared.service.retry import pause_s
+from shared.service.reverse.desk import Desk
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Membership:
         handler: gets the edge's address, and forgets runs that were deleted.
         revoked: the certificates that are refused, as the cloud last signed them.
         needs: what the edge needs to answer; every heartbeat says what it lacks.
+        desk: keeps requests for agents that dial out; every heartbeat says which of them do not poll here.
 
     Attributes:
         refusal: why it is not registered, as far as is known; None while it is.
@@ -51,9 +54,10 @@ class Membership:
         handler: RoundHandler,
         revoked: Revocations,
         needs: Needs,
+        desk: Desk,
     ) -> None:
         self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
-        self.roster, self.revoked, self.needs = roster, revoked, needs
+        self.roster, self.revoked, self.needs, self.desk = roster, revoked, needs, desk
         self.registered = False
         self.refusal: str | None = None
         self.clock_note = ""
@@ -89,6 +93,7 @@ class Membership:
         beat = EdgeHeartbeat(
             edge=self.registration.edge,
             roster=self.roster.entries(),
+            missing=self.desk.missing()[:MAX_MISSING],
             revoked=self.revoked.issue,
             process=self._process,
             lacks=self.needs.lacks,

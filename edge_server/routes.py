@@ -28,6 +28,7 @@ from shared.service.order_headers import (
     order_key,
 )
 from shared.service.peers import check_speaker
+from shared.service.reverse.routes import reverse_routes
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.store import unavailable
 
@@ -122,5 +123,11 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
 
 ROUTES = APIRouter()
 """All endpoints of an edge."""
-for _part in (_open, metrics_router(lambda request: request.app.state.edge.metrics), _cloud, _device):
+for _part in (
+    _open,
+    metrics_router(lambda request: request.app.state.edge.metrics),
+    _cloud,
+    _device,
+    reverse_routes("device"),
+):
     ROUTES.include_router(_part)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from shared.core.addresses import address
 from shared.core.validation import ID
+from shared.service.api.membership import Connect
 from shared.service.settings import TierSettings, over_tls
 from shared.service.token_files import token_of
 from shared.storage.kept_id import kept_id
@@ -24,6 +26,8 @@ class EdgeSettings(TierSettings):
         cloud_url: address of the cloud.
         redis_url: address of the edge's Redis.
         redis_password_file: a file that holds its password, instead of `redis_url`.
+        connect: how the cloud reaches it: `listen`, at its port, or `up`, by a long poll to the cloud (behind NAT).
+        advertise_host: the address at which agents reach this edge, if it is not the one that the cloud sees.
         advertise_port: the port under which others reach this process, if a port mapping makes it differ from `port`.
     """
 
@@ -33,6 +37,8 @@ class EdgeSettings(TierSettings):
     cloud_url: str = "http://127.0.0.1:8000"
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     redis_password_file: Path | None = None
+    connect: Connect = "listen"
+    advertise_host: Annotated[str, AfterValidator(address)] | None = None
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
 
     @cached_property

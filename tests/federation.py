@@ -130,7 +130,8 @@ class Federation:
     """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `agent_devices`.
 
     A node counts as lost only after `pass_time` or `lose`: on a busy machine the real time to live is too long to pass.
-    A test that waits for what heartbeats bring shortens `heartbeat_s`.
+    A test that waits for what heartbeats bring shortens `heartbeat_s`. `up` names the tiers (`agents`, `edges`) whose
+    nodes dial out; such agents have no port.
     """
 
     def __init__(
@@ -145,11 +146,12 @@ class Federation:
         ttl_s: float = 30.0,
         heartbeat_s: float = 2.0,
         profiles: tuple[str, ...] | None = None,
+        up: Collection[str] = (),
     ) -> None:
         self.folder, self.n_edges, self.agent_devices = folder, n_edges, agent_devices
         self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
-        self.heartbeat_s = min(heartbeat_s, ttl_s / 10)
+        self.heartbeat_s, self.up = min(heartbeat_s, ttl_s / 10), up
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = settings_of(CommonSettings, **{"cache_dir": data_cache(), "fsync": False, **(common or {})})
         self.router, self.clock = Router(), SkippingClock()
@@ -209,6 +211,7 @@ class Federation:
             common=self.common,
             heartbeat_s=self.heartbeat_s,
             ttl_s=self.ttl_s,
+            connect="up" if "edges" in self.up else "listen",
         )
         app = create_edge(settings, self.router, PersistentStore(self), self.clock)
         await self._start(f"edge-{number}", settings.port, app)
@@ -224,12 +227,15 @@ class Federation:
             state_dir=self.folder / f"agent-{number}",
             common=self.common,
             heartbeat_s=self.heartbeat_s,
+            connect="up" if "agents" in self.up else "listen",
         )
-        await self._start(f"agent-{number}", settings.port, create_agent(settings, self.router))
+        port = settings.port if settings.listens else None
+        await self._start(f"agent-{number}", port, create_agent(settings, self.router))
 
-    async def _start(self, name: str, port: int, app: FastAPI) -> None:
+    async def _start(self, name: str, port: int | None, app: FastAPI) -> None:
         stack = AsyncExitStack()
-        self.router.apps[port] = app
+        if port is not None:
+            self.router.apps[port] = app
         await stack.enter_async_context(app.router.lifespan_context(app))
         self._stacks[name], self.apps[name] = stack, app
 

@@ -21,8 +21,10 @@ from shared.service.api.membership import (
 from shared.service.auth import guarded
 from shared.service.openapi import problems
 from shared.service.peers import check_speaker, peer_in
+from shared.service.reverse.routes import TheDesk, reverse_routes
 
 router = APIRouter(tags=["tiers"], dependencies=[OWNER_WRITES], responses=problems(409))
+router.include_router(reverse_routes("node"))
 
 
 def _source(request: Request) -> str | None:
@@ -76,10 +78,12 @@ async def register_edge(registration: EdgeRegistration, request: Request, cloud:
 
 
 @router.post("/heartbeats", dependencies=[guarded("edge")], responses=problems(404))
-async def heartbeat(body: EdgeHeartbeat, request: Request, cloud: TheCloud) -> HeartbeatAnswer:
+async def heartbeat(body: EdgeHeartbeat, request: Request, cloud: TheCloud, desk: TheDesk) -> HeartbeatAnswer:
     """Take the heartbeat of an edge, with the agents that it hears."""
     check_speaker(request, "edge", body.edge)
     answer = await cloud.registry.record_heartbeat(body)
+    for process in body.missing:
+        desk.call(process, body.edge, cloud.registry.edges[body.edge].url)
     cloud.metrics.heartbeats.inc()
     return answer.replace(deleted=cloud.repository.deleted(), revoked=cloud.revoked_since(body.revoked))
 

@@ -6,6 +6,7 @@ from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.registry import Registry
 from shared.core.records import Record
 from shared.service.metrics import metrics_router
+from shared.service.reverse.records import SCHEME
 
 
 class TargetGroup(Record):
@@ -26,12 +27,13 @@ async def targets(cloud: TheCloud) -> tuple[TargetGroup, ...]:
 
 
 def groups(registry: Registry) -> list[TargetGroup]:
-    """One group for each live edge, and one for all live agents."""
+    """One group for each live edge, and one for all live agents that can be called."""
     edges = [
         TargetGroup(targets=(_address(registry.edges[edge].url),), labels={"tier": "edge", "edge": edge})
         for edge in registry.live_edges()
     ]
-    agents = sorted(_address(entry.url) for agent, entry in registry.agents.items() if registry.agent_is_live(agent))
+    live = [entry.url for agent, entry in registry.agents.items() if registry.agent_is_live(agent)]
+    agents = sorted(_address(url) for url in live if not url.startswith(f"{SCHEME}:"))
     return [*edges, TargetGroup(targets=tuple(agents), labels={"tier": "agent"})]
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.core.addresses import Network, in_url, inside, outside
-from shared.core.errors import Conflict, Forbidden, StrataError, Unreachable
+from shared.core.errors import BadInput, Conflict, Forbidden, StrataError, Unreachable
 from shared.identity.names import Identity
 from shared.service.api.membership import AgentRegistration, EdgeRegistration, NonceAnswer, process_of
 from shared.service.client import Caller
+from shared.service.reverse.records import address_of
 
 log = logging.getLogger(__name__)
 CALL_BACK_S = 5.0
@@ -22,8 +23,9 @@ HOLDER_S = 2.0
 """Longest wait for the nonce of the process that has registered as the same node before."""
 MOST_TOLD = 100
 """Refused registrations that are told apart; of further ones each is told again."""
-REACHED = "that can be reached from the cloud, not behind NAT or a firewall (docs/limits.md)"
+REACHED = "that can be reached from the cloud, or that dial out ({}_CONNECT=up, docs/how-to/nat.md)"
 EXTEND = "add its network to CLOUD_ALLOWED_NETWORKS"
+POLLS = "it dials out and has to poll the cloud (POST /polls) while it registers"
 RECENT_S = 60.0
 """Seconds for which `/readyz` tells a refused registration."""
 OTHER = {
@@ -66,19 +68,35 @@ class CallBack:
         Raises:
             Forbidden: it is outside the allowed networks, cannot be reached, or another process answers there.
         """
-        url = f"{'https' if self.caller.keys else 'http'}://{in_url(str(source))}:{registration.port}"
-        if not inside(source, self.networks):
-            raise self._refusal(node, url, outside(source, self.networks, EXTEND))
+        dials_out = registration.connect == "up"
+        url = address_of(registration.nonce) if dials_out else self._url_at(node, source, registration.port)
         try:
             shown = await self._nonce(node, url, CALL_BACK_S)
         except Unreachable as error:
-            kind = "edges" if node.node_class == "edge" else "devices"
-            why = f"the cloud cannot call you back at {url}: this deployment needs {kind} {REACHED}; {error.detail}"
+            kind, prefix = ("edges", "EDGE") if node.node_class == "edge" else ("devices", "AGENT")
+            needs = POLLS if dials_out else f"this deployment needs {kind} {REACHED.format(prefix)}"
+            why = f"the cloud cannot call you back at {url}: {needs}; {error.detail}"
             raise self._refusal(node, url, why) from None
         except (StrataError, ValueError) as error:
             raise Forbidden(f"{url} did not show its nonce: {error}") from None
         if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
             raise Forbidden(f"{url} did not send this registration")
+        return url
+
+    def url_for_agents(self, node: Identity, source: str | None, registration: EdgeRegistration) -> str:
+        """The URL at which agents reach an edge.
+
+        Raises:
+            Forbidden: it is outside the allowed networks.
+        """
+        return self._url_at(node, registration.host or source, registration.port)
+
+    def _url_at(self, node: Identity, host: str | None, port: int | None) -> str:
+        if port is None:
+            raise BadInput("a node that listens says at which port", field="port")
+        url = f"{'https' if self.caller.keys else 'http'}://{in_url(str(host))}:{port}"
+        if not inside(host, self.networks):
+            raise self._refusal(node, url, outside(host, self.networks, EXTEND))
         return url
 
     async def check_alone(self, node: Identity, url: str, held_at: str, holder: str, nonce: str) -> None:

@@ -70,15 +70,26 @@ class AgentEntry(Record):
 
 
 class EdgeEntry(Record):
-    """A registered edge; the other fields as of an agent."""
+    """A registered edge; the other fields as of an agent.
+
+    Attributes:
+        url: where agents reach it.
+        called_at: where the cloud does; empty if it is `url`.
+    """
 
     edge: str
     name: str = ""
     url: str
+    called_at: str = ""
     versions: dict[str, str]
     plugins: dict[str, str] = Field(default_factory=dict)
     process: str = ""
     max_body_bytes: int = 0
+
+    @property
+    def own_url(self) -> str:
+        """Where the cloud reaches it."""
+        return self.called_at or self.url
 
     @property
     def left_out(self) -> str | None:
@@ -171,6 +182,10 @@ class LastSeen:
     def is_live(self, now: float) -> bool:
         """Whether the node was heard within the TTL."""
         return now - self.at <= self.ttl_s
+
+    def takes_part(self, now: float) -> bool:
+        """Whether it is live and not left out of runs."""
+        return self.is_live(now) and self.out_since(now) is None
 
 
 class StateChange(NamedTuple):

@@ -136,13 +136,15 @@ class Registry:
         """Register an edge at the source address of its request; returns its URL. Raises as `register_agent`."""
         _require_room(self.edges, registration.edge)
         node = edge_identity(registration.edge)
-        url = await self.call_back.url_of(node, source, registration)
+        url = self.call_back.url_for_agents(node, source, registration)
+        called_at = await self.call_back.url_of(node, source, registration)
         if (held := self.edges.get(registration.edge)) and self.seen_edges[held.edge].is_live(self.clock()):
-            await self.call_back.check_alone(node, url, held.url, held.process, registration.nonce)
+            await self.call_back.check_alone(node, called_at, held.own_url, held.process, registration.nonce)
         entry = EdgeEntry(
             edge=registration.edge,
             name=registration.name or registration.edge,
             url=url,
+            called_at="" if called_at == url else called_at,
             versions=registration.versions,
             plugins=registration.plugins,
             process=process_of(registration.nonce),
@@ -312,11 +314,11 @@ class Registry:
 
     def agent_is_live(self, agent: str) -> bool:
         """Whether the agent was heard within the TTL, not stopped since, and may take part in runs."""
-        return agent in self.agents and not self.agents[agent].left and _is_live(self.seen_agents[agent], self.clock())
+        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].takes_part(self.clock())
 
     def edge_is_live(self, edge: str) -> bool:
         """Whether the edge was heard within the TTL, and may take part in runs."""
-        return edge in self.seen_edges and _is_live(self.seen_edges[edge], self.clock())
+        return edge in self.seen_edges and self.seen_edges[edge].takes_part(self.clock())
 
     def left_out(self) -> str:
         """The first nodes that are heard, but left out of runs, each with the reason; empty if there are none."""
@@ -384,10 +386,6 @@ def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> La
     known.heard(now)
     known.edge, known.visiting = None, None
     return known
-
-
-def _is_live(seen: LastSeen, now: float) -> bool:
-    return seen.is_live(now) and seen.out_since(now) is None
 
 
 def _is_stranger(process: str, entry: AgentEntry | EdgeEntry | None) -> bool:

@@ -41,7 +41,7 @@ async def forget(registry: Registry, node_class: NodeClass, name: str) -> None:
 
 async def announce(registry: Registry, revoked: str) -> None:
     """Send the signed list to all live edges and agents; agents then leave an edge that has been revoked."""
-    edges = [(edge_identity(name), registry.edges[name].url) for name in registry.live_edges()]
+    edges = [(edge_identity(name), registry.edges[name].own_url) for name in registry.live_edges()]
     agents = [
         (agent_identity(name), entry.url) for name, entry in registry.agents.items() if registry.agent_is_live(name)
     ]

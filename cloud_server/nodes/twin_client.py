@@ -43,7 +43,7 @@ async def visits_at(registry: Registry, edge: str, run_id: str) -> VisitsInFligh
 async def _asked(registry: Registry, edge: str, path: str, kind: type[R]) -> R:
     if edge not in registry.edges:
         raise NotFound(f"no edge {edge}")
-    url, peer = f"{registry.edges[edge].url}/{path}", edge_identity(edge)
+    url, peer = f"{registry.edges[edge].own_url}/{path}", edge_identity(edge)
     raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, peer=peer)
     try:
         return kind.model_validate(raw)

@@ -130,7 +130,7 @@ class EdgeClient:
     def _url(self, edge_name: str) -> str:
         if edge_name not in self.registry.edges:
             raise Lost(f"edge {edge_name} is not registered any more")
-        return self.registry.edges[edge_name].url
+        return self.registry.edges[edge_name].own_url
 
     async def _send_placement(
         self, edge_name: str, placement: EdgePlacement, loads: Mapping[str, int], *, again: bool = False

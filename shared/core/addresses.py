@@ -49,10 +49,10 @@ def check_url(url: str, *schemes: str) -> str:
     return url
 
 
-def inside(address: str | None, networks: Sequence[Network]) -> bool:
+def inside(host: str | None, networks: Sequence[Network]) -> bool:
     """Whether an address lies in one of the networks; an IPv4 address written as IPv6 counts as IPv4."""
     try:
-        parsed = ipaddress.ip_address(address or "")
+        parsed = ipaddress.ip_address(host or "")
     except ValueError:
         return False
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
@@ -60,9 +60,18 @@ def inside(address: str | None, networks: Sequence[Network]) -> bool:
     return any(parsed in network for network in networks if network.version == parsed.version)
 
 
-def outside(address: str | None, networks: Sequence[Network], remedy: str) -> str:
+def address(text: str) -> str:
+    """Returns an IP address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return str(ipaddress.ip_address(text))
+
+
+def outside(host: str | None, networks: Sequence[Network], remedy: str) -> str:
     """Returns in words that an address is in none of the networks, and what to do about it."""
-    return f"{address} is in none of the networks {', '.join(map(str, networks))}: {remedy}"
+    return f"{host} is in none of the networks {', '.join(map(str, networks))}: {remedy}"
 
 
 def host_name(text: object) -> str:

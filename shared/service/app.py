@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import Response
 
 from shared.core.versions import VERSION
-from shared.identity.names import CLASSES
+from shared.identity.names import CLASSES, NodeClass
 from shared.service.api.health import Health
 from shared.service.auth import Guard, guard
 from shared.service.openapi import describe
@@ -72,9 +72,10 @@ def guards_of(
 ) -> dict[str, Guard]:
     """Returns the guards of a tier's routes. Together they count wrong tokens.
 
-    `cloud`, `edge`, `device` and `fleet` want a node of that class: one that shows the tier token or, in secure mode,
-    its certificate. `joining` lets in everybody in secure mode, where the route itself checks a join token. `API` wants
-    the token of the API, or that of a user. `metrics` wants the token for metrics or that of `metrics_like`, no user's.
+    `cloud`, `edge`, `device` and `fleet` want a node of that class, `node` an edge or a device: one that shows the tier
+    token or, in secure mode, its certificate. `joining` lets in everybody in secure mode, where the route itself checks
+    a join token. `API` wants the token of the API, or that of a user. `metrics` wants the token for metrics or that of
+    `metrics_like`, no user's.
 
     Args:
         settings: of the tier.
@@ -92,8 +93,9 @@ def guards_of(
         name: guard(token, networks[name], name, None, hosts, throttle, users[name]) for name, token in tokens.items()
     }
     found = {"API": by_token["API"], "joining": _anyone if common.secure else by_token["tier"]}
-    for node_class in CLASSES:
-        found[node_class] = peer_guard(node_class, revoked) if common.secure else by_token["tier"]
+    classes: dict[str, tuple[NodeClass, ...]] = {each: (each,) for each in CLASSES}
+    for name, allowed in (classes | {"node": ("edge", "device")}).items():
+        found[name] = peer_guard(allowed, revoked) if common.secure else by_token["tier"]
     found["metrics"] = guard(
         tokens[metrics_like], networks[metrics_like], metrics_like, common.metrics_token, hosts, throttle
     )

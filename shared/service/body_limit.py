@@ -35,7 +35,8 @@ class BodyLimit:
         tokens: all tokens that the app accepts; None among them means that some routes need none.
         limit: in bytes.
         limits: by path, where it is another one.
-        apart: paths whose endpoints read their bodies themselves, each with its own limit.
+        apart: paths whose endpoints read their bodies themselves, each with its own limit; with a slash at the end,
+            all below it.
         throttle: counts wrong tokens; that of the app's guards.
         user_with: returns the name of the user whose token it is, None if it is nobody's.
     """
@@ -52,6 +53,7 @@ class BodyLimit:
     ) -> None:
         self.user_with = user_with
         self.app, self.limit, self.limits, self.apart = app, limit, limits or {}, frozenset(apart)
+        self.below = tuple(path for path in apart if path.endswith("/"))
         self.throttle = throttle or Throttle()
         self.tokens = [token.encode() for token in tokens if token]
         self.all_known = len(self.tokens) < len(tokens)
@@ -59,13 +61,16 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
         try:
-            refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
+            refused = self._refusal(scope) if scope["type"] == "http" and not self._is_apart(scope["path"]) else None
         except Throttled as error:
             refused = error
         if refused is None:
             await self.app(scope, receive, send)
         else:
             await problem_of(refused)(scope, receive, send)
+
+    def _is_apart(self, path: str) -> bool:
+        return path in self.apart or path.startswith(self.below)
 
     def _refusal(self, scope: Scope) -> StrataError | None:
         headers = dict(scope["headers"])

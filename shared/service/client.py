@@ -11,6 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -27,11 +28,12 @@ from shared.core.errors import (
 )
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor
-from shared.identity.names import Identity, peer_of
+from shared.identity.names import Identity, Peer, peer_of
 from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import Arriving, computed, content_length, pieces
 from shared.service.body_limit import JSON_BYTES
 from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE
+from shared.service.peers import PEER
 from shared.service.protocol import check_answer, say_protocol
 from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import TRANSIENT, remote_error
@@ -50,7 +52,11 @@ GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
 
 
-def tier_client(transport: httpx2.AsyncBaseTransport | None = None, keys: NodeKeys | None = None) -> httpx2.AsyncClient:
+def tier_client(
+    transport: httpx2.AsyncBaseTransport | None = None,
+    keys: NodeKeys | None = None,
+    mounts: Mapping[str, httpx2.AsyncBaseTransport] | None = None,
+) -> httpx2.AsyncClient:
     """Returns the HTTP client of a tier; the way to other tiers is never the environment's choice.
 
     With `trust_env` httpx2 would send each request, and the tier token with it, to `HTTP_PROXY` or `ALL_PROXY`, for
@@ -59,12 +65,19 @@ def tier_client(transport: httpx2.AsyncBaseTransport | None = None, keys: NodeKe
     Args:
         transport: replaces the network in tests.
         keys: of the node, where nodes show certificates.
+        mounts: transports for other addresses than those of the network, by the beginning of the address.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     verify = keys.client if keys else PublicTrust()
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [say_protocol], "response": [check_answer]}
     return httpx2.AsyncClient(
-        transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify, event_hooks=hooks
+        transport=transport,
+        follow_redirects=False,
+        limits=limits,
+        trust_env=False,
+        verify=verify,
+        mounts=mounts,
+        event_hooks=hooks,
     )
 
 
@@ -155,17 +168,29 @@ class Caller:
         self, url: str, body: codec.Body, headers: dict[str, str], peer: Identity
     ) -> tuple[memoryview, Mapping[str, str]]:
         timeout = httpx2.Timeout(None, connect=CONNECT_S)
-        request = self.client.build_request(
-            "POST", url, content=_stream(body), headers=headers, timeout=timeout, extensions=self._called(peer)
-        )
-        response = await self.client.send(request, stream=True, follow_redirects=False)
-        try:
-            self._check_peer(response, peer)
+        async with self.opened("POST", url, peer, content=_stream(body), headers=headers, timeout=timeout) as response:
             if response.status_code != 200:
-                raise remote_error(response.status_code, await _read(response, JSON_BYTES), url)
-            return await _read(response, self.max_bytes), response.headers
-        finally:
-            await response.aclose()
+                raise remote_error(response.status_code, await read_answer(response, JSON_BYTES), url)
+            return await read_answer(response, self.max_bytes), response.headers
+
+    @asynccontextmanager
+    async def opened(self, method: str, url: str, peer: Identity, **options: Any) -> AsyncIterator[httpx2.Response]:
+        """Sends a request and checks who answers; the body of the answer can be read within.
+
+        Args:
+            method: of the request.
+            url: its address.
+            peer: the other side.
+            options: further ones of `httpx2.AsyncClient.stream`.
+
+        Raises:
+            Unreachable: another node answers, or one whose certificate has been revoked.
+        """
+        async with self.client.stream(
+            method, url, follow_redirects=False, extensions=self._called(peer), **options
+        ) as response:
+            self._check_peer(response, peer)
+            yield response
 
     async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, peer: Identity) -> Any:
         """Sends one small JSON request, without retries, and returns the answer's value (None if it is empty).
@@ -175,19 +200,10 @@ class Caller:
             WireError: the answer is not valid JSON.
             StrataError: the other side answered with this error.
         """
-        request = self.client.stream(
-            method,
-            url,
-            json=payload,
-            headers=self.headers(),
-            timeout=limit_s,
-            follow_redirects=False,
-            extensions=self._called(peer),
-        )
+        request = self.opened(method, url, peer, json=payload, headers=self.headers(), timeout=limit_s)
         try:
             async with asyncio.timeout(limit_s), request as response:
-                self._check_peer(response, peer)
-                status, body = response.status_code, await _read(response, JSON_BYTES)
+                status, body = response.status_code, await read_answer(response, JSON_BYTES)
         except (TimeoutError, httpx2.TimeoutException):
             raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
         except httpx2.TransportError as error:
@@ -211,12 +227,21 @@ class Caller:
         """
         if self.keys is None:
             return
-        connection = response.extensions["network_stream"].get_extra_info("ssl_object")
-        found = peer_of(connection.getpeercert() or {}) if connection is not None else None
+        found = peer_in(response)
         if found is None or found.identity != peer:
             raise Unreachable(f"{found.identity if found else 'a node without certificate'} answers for {peer}")
         if found.serial in self.revoked:
             raise Unreachable(f"the certificate of {peer} has been revoked")
+
+
+def peer_in(response: httpx2.Response) -> Peer | None:
+    """Returns the peer that answered, as its certificate shows it; None where it shows none."""
+    if PEER in response.extensions:  # the answer came with a request of its own
+        found: Peer | None = response.extensions[PEER]
+        return found
+    stream = response.extensions.get("network_stream")
+    connection = stream.get_extra_info("ssl_object") if stream is not None else None
+    return peer_of(connection.getpeercert() or {}) if connection is not None else None
 
 
 async def while_alive(request: Coroutine[Any, Any, T], check: Callable[[], None], *, poll_s: float = POLL_S) -> T:
@@ -255,7 +280,7 @@ async def _stream(body: codec.Body) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _read(response: httpx2.Response, limit: int) -> memoryview:
+async def read_answer(response: httpx2.Response, limit: int) -> memoryview:
     """Returns the body of an answer, checked against its length and checksum."""
     size = content_length(response.headers)
     if (size or 0) > limit:

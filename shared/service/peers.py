@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from fastapi import Request
 
@@ -15,23 +15,27 @@ PEER = "peer"
 """Key of the state of an ASGI scope: the `Peer` on the other side of the connection, None without a certificate."""
 
 
-def peer_guard(node_class: NodeClass, revoked: Container[str] = (), clock: Callable[[], float] = time.time) -> Guard:
-    """Returns the guard of routes that only nodes of this class may call.
+def peer_guard(
+    node_classes: Sequence[NodeClass], revoked: Container[str] = (), clock: Callable[[], float] = time.time
+) -> Guard:
+    """Returns the guard of routes that only nodes of these classes may call.
 
     Args:
-        node_class: of the callers.
+        node_classes: of the callers.
         revoked: serial numbers of certificates that are refused; it may change.
         clock: seconds since the epoch: a connection may outlast the certificate that opened it.
 
     The guard raises `Unauthorised` without a certificate that holds, `Forbidden` for other classes.
     """
 
+    allowed = " or ".join(node_classes)
+
     async def check(request: Request) -> None:
         peer = peer_in(request)
         if peer is None:
-            raise Unauthorised(f"only a node of the class {node_class} may call this: it needs a certificate")
-        if peer.identity.node_class != node_class:
-            raise Forbidden(f"only a node of the class {node_class} may call this, not {peer.identity}")
+            raise Unauthorised(f"only a node of the class {allowed} may call this: it needs a certificate")
+        if peer.identity.node_class not in node_classes:
+            raise Forbidden(f"only a node of the class {allowed} may call this, not {peer.identity}")
         if peer.serial in revoked:
             raise Forbidden(f"the certificate of {peer.identity} has been revoked")
         if clock() > peer.not_after:

@@ -173,15 +173,16 @@ def serve(
         logs.configure(tier, getattr(settings, "name", tier))
         pin_threads()
         held = None if tier == "cloud" else alone_in(settings.state_dir, tier)  # of clouds, one owns what is stored
-        bound = listen(settings)
+        bound = [listen(settings)] if settings.listens else []
         log_mode(tier, settings)
-        log.info("%s listens on %s:%s", tier, in_url(settings.host), settings.port)
+        where = f"on {in_url(settings.host)}:{settings.port}" if bound else "on nothing and dials out"
+        log.info("%s listens %s", tier, where)
         keys = keys_of(settings) if settings.common.secure else None
         app = create_app(settings, keys=keys)
     except StrataError as error:
         raise SystemExit(f"{tier} could not start: {error.detail}") from None
     server = Server(configure(app, settings, websockets=websockets, keys=keys), app)
-    server.run(sockets=[bound])
+    server.run(sockets=bound)
     del held
     if not server.started:
         raise SystemExit(f"{tier} could not start; see the log above")

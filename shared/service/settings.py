@@ -204,6 +204,11 @@ class TierSettings(Environment):
     common: CommonSettings = Field(default_factory=CommonSettings)
 
     @property
+    def listens(self) -> bool:
+        """Whether others can reach this tier at its port."""
+        return True
+
+    @property
     def node_networks(self) -> list[Network]:
         """Networks in which nodes may be: all, where these prove by a token or a certificate who they are."""
         is_given = "allowed_networks" in self.model_fields_set

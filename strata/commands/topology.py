@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,13 @@ _EDGE = "edge"
 _DOWN_S = 60.0
 
 
+class Connecting(StrEnum):
+    """How nodes are reached."""
+
+    listen = "listen"
+    up = "up"
+
+
 def up(
     edges: Annotated[int, typer.Option(min=1, max=1000, help="Number of edges.")] = 2,
     devices: Annotated[
@@ -61,6 +69,9 @@ def up(
     secure: Annotated[
         bool, typer.Option("--secure", help="Nodes show certificates to each other, and users connect over TLS.")
     ] = False,
+    connect: Annotated[
+        Connecting, typer.Option(help="How edges and agents are reached: at a port, or by polls, as behind NAT.")
+    ] = Connecting.listen,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
@@ -86,6 +97,7 @@ def up(
         folder=state_dir,
         runs_dir=runs_dir,
         secure=secure,
+        connect=connect.value,
     )
     check_topology(edges, len(topology.devices_per_agent))
     with _until_stopped(), contextlib.ExitStack() as stack:

@@ -35,6 +35,7 @@ from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
     from shared.identity.names import NodeClass
+    from shared.service.api.membership import Connect
     from strata.launcher.redis_server import RedisServer
 
 
@@ -64,12 +65,13 @@ class Topology:
             is to fork on Linux; other systems do not promise that their libraries survive a fork.
         secure: whether nodes show certificates to each other, and to users over TLS.
         agents_per_gpu: how many agents share a GPU, each of which sees that one alone; 0 = each sees all.
+        connect: how edges and agents are reached: `listen`, at a port, or `up`, by polls; such agents have no port.
         env: environment variables for all processes; they override this process' own.
         env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
     Attributes:
         url: address of the cloud, known after `start`.
-        ports: the port of each process by name; that of the cloud stays the same when it is started again.
+        ports: the port of each process that listens by name; that of the cloud stays the same when it is started again.
         folder: the folder of state and logs, known after `start`.
         tier_token: the secret that the tiers of this topology share, unless they show certificates.
     """
@@ -90,6 +92,7 @@ class Topology:
         fork: bool | ForkServer = sys.platform == "linux",
         secure: bool = False,
         agents_per_gpu: int = 0,
+        connect: Connect = "listen",
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
@@ -111,7 +114,8 @@ class Topology:
         self._fork = fork
         self.secure = secure
         self._fork_server = None if isinstance(fork, bool) else fork
-        self._env = dict(env or {})
+        ways = dict.fromkeys(("EDGE_CONNECT", "AGENT_CONNECT"), str(connect)) if connect != "listen" else {}
+        self._env = {**ways, **(env or {})}
         self._gpus = shared_gpus({**os.environ, **self._env}, agents_per_gpu)
         self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
         self._work: work_folder.WorkFolder | None = None
@@ -361,18 +365,16 @@ class Topology:
 
     def _spawn(self, name: str, tier: str, module: str, env: Mapping[str, str], port: int = 0) -> None:
         """Start a process on a socket bound here: so its port is known and no other program can take it."""
+        own = {f"{tier}_HOST": self._host, f"{tier}_STATE_DIR": str(self.folder / name)}
+        certificates = self._authority.variables(tier) if self.secure else {}
+        everything = self._environment({**env, **own, **certificates, **self._env_of.get(name, {})})
+        if tier == "AGENT" and everything.get("AGENT_CONNECT") == "up":
+            self._processes[name] = self._launch(name, module, everything, {})
+            return
         with listening(self._host, port) as listener:
             self.ports[name] = listener.getsockname()[1]
-            own = {"HOST": self._host, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
-            everything = self._environment(
-                {
-                    **env,
-                    **{f"{tier}_{key}": value for key, value in own.items()},
-                    **(self._authority.variables(tier) if self.secure else {}),
-                    **self._env_of.get(name, {}),
-                }
-            )
-            self._processes[name] = self._launch(name, module, everything, {f"{tier}_FD": listener.fileno()})
+            at = everything | {f"{tier}_PORT": str(self.ports[name])}
+            self._processes[name] = self._launch(name, module, at, {f"{tier}_FD": listener.fileno()})
 
     def _launch(self, name: str, module: str, env: Mapping[str, str], inherited: Mapping[str, int]) -> Process:
         server = self._fork_server

@@ -44,6 +44,7 @@ LINES = {
     "stacked": ("mlp, 3 devices: one by one", "mlp, 3 devices: 2 at once"),
     "events": ("CPU a round, 0 clients", "CPU a round, 2 clients"),
     "tls": ("mlp: a round over mutual TLS", "mlp: a round without", "transport: a round over mutual TLS"),
+    "connect": ("mlp: a round of nodes that dial out", "mlp: a round of nodes that are", "transport: a round of nodes"),
     "profile": (
         *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
         *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),

@@ -21,7 +21,9 @@ from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
-FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet", "/identities", "/identities/authority", "/identities/check"}
+ASKED = {"/identities/authority", "/requests/{request_id}"}
+"""Those of them that other tiers GET."""
+FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet", "/identities", "/identities/check", "/polls"} | ASKED
 """Routes of the cloud for other tiers; all routes of edges and agents are for tiers."""
 
 
@@ -35,7 +37,7 @@ def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
 
 
 def token_of(tier: str, method: str, path: str) -> str:
-    asks = method == "POST" or path == "/identities/authority"
+    asks = method == "POST" or path in ASKED
     is_for_tiers = tier != "cloud" or (asks and path in FOR_TIERS)
     return TOKENS["tier_token" if is_for_tiers else "api_token"]
 

@@ -52,6 +52,7 @@ class Deployment:
         proxied: names of nodes that are reached through the proxy only.
         small_disks: names of processes whose state is on a disk of 1 MiB, if such a disk can be mounted.
         clocks: names of processes whose wall clock can be made to jump.
+        up: names of nodes that dial out.
         ttl_s: seconds of silence after which a node is lost.
         heartbeat_s: seconds between two heartbeats, which take most of the CPU time of idle processes.
 
@@ -72,6 +73,7 @@ class Deployment:
         proxied: Sequence[str] = (),
         small_disks: Sequence[str] = (),
         clocks: Sequence[str] = (),
+        up: Sequence[str] = (),
         ttl_s: float = TTL_S,
         heartbeat_s: float = 0.3,
         env: Mapping[str, str] | None = None,
@@ -82,7 +84,7 @@ class Deployment:
         self.down: set[str] = set()
         self.frozen: set[str] = set()
         self._wanted_disks, self.small_disks = small_disks, []  # type: tuple[Sequence[str], list[str]]
-        self._proxied, self._clocks = proxied, clocks
+        self._proxied, self._clocks, self._up = proxied, clocks, up
         self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
         folders = {"STRATA_CACHE_DIR": str(data_cache()), GATE_ENV: str(self.gate.folder)}
         self._env = {**environment(ttl_s, heartbeat_s), **folders, **(env or {})}
@@ -95,9 +97,11 @@ class Deployment:
         try:
             (self.folder / "clock").mkdir(parents=True, exist_ok=True)
             self.small_disks = [name for name in self._wanted_disks if _mounted(self.folder / name)]
-            env_of: dict[str, dict[str, str]] = {name: {} for name in {*self._proxied, *self._clocks}}
+            env_of: dict[str, dict[str, str]] = {name: {} for name in {*self._proxied, *self._clocks, *self._up}}
             for name in self._proxied:
                 env_of[name] |= self._behind_proxy(name)
+            for name in self._up:
+                env_of[name] |= {f"{_tier(name)}_CONNECT": "up"}
             for name in self._clocks:
                 env_of[name] |= {"SOAK_CLOCK": str(self._clock(name))}
             runs_dir, folder = self.folder / "runs", self.folder
@@ -129,8 +133,7 @@ class Deployment:
             subprocess.run(["umount", "-l", str(self.folder / name)], check=False, capture_output=True)
 
     def _behind_proxy(self, name: str) -> dict[str, str]:
-        tier = "EDGE" if name.startswith("edge") else "AGENT"
-        return {f"{tier}_ADVERTISE_PORT": str(self.proxy.listen_before(name, lambda: self.topology.ports[name]))}
+        return {f"{_tier(name)}_ADVERTISE_PORT": str(self.proxy.listen_before(name, lambda: self.topology.ports[name]))}
 
     # ---- nodes
 
@@ -298,6 +301,10 @@ class Deployment:
     def delete(self, run: str) -> None:
         """Delete a run that has ended."""
         until(f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204)
+
+
+def _tier(name: str) -> str:
+    return "EDGE" if name.startswith("edge") else "AGENT"
 
 
 def _mounted(folder: Path) -> bool:

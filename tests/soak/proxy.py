@@ -31,10 +31,17 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of the next order to a node; `last_s` is the duration of a late or slow exchange."""
+    """A fault of the next order to a node, or of the next POST to other paths.
+
+    Attributes:
+        kind: of the fault.
+        last_s: duration of a late or slow exchange.
+        paths: how they begin.
+    """
 
     kind: str
     last_s: float = 0.0
+    paths: tuple[str, ...] = ORDERS
 
 
 @dataclass
@@ -48,8 +55,8 @@ class Route:
 
     def take(self, request: Message) -> Fault | None:
         """Returns the fault to inject into this request, None for none."""
-        is_order = request.start[0] == b"POST" and request.path in ORDERS
-        return self.armed.popleft() if is_order and self.armed else None
+        armed = self.armed and request.start[0] == b"POST" and request.path.startswith(self.armed[0].paths)
+        return self.armed.popleft() if armed else None
 
 
 class Proxy:

@@ -30,6 +30,8 @@ MAX_RESUMES = 8
 SAMPLE_S = 2.0
 TTL_S = 3.0
 PROXIED = ("agent-1", "agent-2", "edge-1", "edge-2")
+UP = ("agent-3", "edge-3")
+"""These dial out; faults of the network meet them at the edges that they call and serve."""
 SPARED = ("agent-1", "edge-1")
 """These are killed only together with all others, so that some processes live long enough to measure their memory."""
 BASE: dict[str, Any] = {
@@ -221,6 +223,7 @@ def run_soak(
         proxied=PROXIED,
         small_disks=("agent-3",),
         clocks=("cloud", "edge-2", "agent-4"),
+        up=UP,
         ttl_s=TTL_S,
     )
     reference = Deployment(folder / "reference", edges=2, devices=8, agents=1)

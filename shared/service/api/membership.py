@@ -28,6 +28,13 @@ ProcessId = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]*$")]
 """Tells one process of a node from another; empty if its sender is of an older version."""
 
 
+Port = Annotated[int, Field(ge=1, le=65535)]
+Connect = Literal["listen", "up"]
+"""How a node is reached: at a port on which it listens, or by requests that it takes from the tier above."""
+MAX_MISSING = 1000
+"""Most agents that an edge asks for in one heartbeat."""
+
+
 def process_of(nonce: str) -> str:
     """Returns the id of the process that registers with a nonce, which it does not disclose."""
     return hashlib.sha256(nonce.encode()).hexdigest()[:16]
@@ -40,13 +47,16 @@ class AgentRegistration(Record):
         versions: of the agent's Python and packages; an agent whose versions are not the cloud's takes part in no run.
         plugins: the digests of its plug-in packages by name; a run needs those that its spec uses.
         max_body_bytes: the largest body that it takes; 0 if it does not say.
+        connect: how it is reached.
+        port: on which it listens; None if it does not.
     """
 
     agent: str = Field(pattern=ID)
     name: str = Field(pattern=ID)
     devices: int = Field(ge=1, le=LARGEST_DEVICES)
     profile: str = Field(pattern=ID)
-    port: int = Field(ge=1, le=65535)
+    connect: Connect = "listen"
+    port: Port | None = None
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
     plugins: Versions = Field(default_factory=dict)
@@ -97,11 +107,19 @@ class AgentHeartbeat(Record):
 
 
 class EdgeRegistration(Record):
-    """Edge to cloud; `name`, `versions`, `plugins` and `max_body_bytes` as in `AgentRegistration`."""
+    """Edge to cloud; the other fields as in `AgentRegistration`.
+
+    Attributes:
+        connect: how the cloud reaches it.
+        port: on which it listens; agents reach it there in any case.
+        host: its address as agents reach it; empty if it is the source address.
+    """
 
     edge: str = Field(pattern=ID)
     name: Id | Literal[""] = ""
-    port: int = Field(ge=1, le=65535)
+    connect: Connect = "listen"
+    port: Port
+    host: Annotated[str, Field(max_length=50)] = ""
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
     plugins: Versions = Field(default_factory=dict)
@@ -138,10 +156,15 @@ class RosterEntry(Record):
 
 
 class EdgeHeartbeat(Record):
-    """Edge to cloud, with the agents that it hears; the other fields as in `AgentHeartbeat`."""
+    """Edge to cloud, with the agents that it hears; the other fields as in `AgentHeartbeat`.
+
+    Attributes:
+        missing: agents' processes that dial out, do not poll this edge, and should.
+    """
 
     edge: str = Field(pattern=ID)
     roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
+    missing: tuple[ProcessId, ...] = Field(default=(), max_length=MAX_MISSING)
     revoked: Issue = NEVER
     process: ProcessId = ""
     lacks: Lack = ""

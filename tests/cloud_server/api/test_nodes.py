@@ -250,6 +250,7 @@ async def test_the_openapi_document_is_complete(fed: Federation) -> None:
         ("GET", "/tokens"), ("POST", "/tokens"), ("DELETE", "/tokens/{name}"),
         ("DELETE", "/identities/{node_class}/{name}"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
+        ("POST", "/polls"), ("GET", "/requests/{request_id}"), ("POST", "/requests/{request_id}"),
     }  # fmt: skip
     known = set(document["components"]["schemas"])
     for path, operations in document["paths"].items():

@@ -44,7 +44,7 @@ SECURE, WITH_USERS = {"secure": True}, {"secure": True, "api_token": "the-users"
 @pytest.mark.parametrize(
     ("given", "address", "token", "opens"),
     [
-        ({}, NEAR, "", {*CLASSES, *USERS}),
+        ({}, NEAR, "", {*CLASSES, "node", *USERS}),
         ({}, "8.8.8.8", "", set()),
         (SECURE, HERE, "", USERS),
         (SECURE, NEAR, "", {"joining"}),  # where other nodes are, too
@@ -59,7 +59,7 @@ async def test_each_mode_opens_its_doors(given: dict[str, Any], address: str, to
     assert await opened(common, request(address, token)) == opens
     if common.secure:
         peer = Peer(identity=agent_identity("a"), serial="1", not_after=4e9)
-        assert await opened(common, request(address, token, peer)) == opens | {"device"}
+        assert await opened(common, request(address, token, peer)) == opens | {"device", "node"}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ NODES = [CLOUD, edge_identity("x"), agent_identity("x"), Identity(node_class="fl
 
 @pytest.mark.parametrize("node_class", CLASSES)
 async def test_a_route_answers_one_class_only(node_class: Any) -> None:
-    check = peer_guard(node_class, clock=lambda: NOW)
+    check = peer_guard((node_class,), clock=lambda: NOW)
     for node in NODES:
         if node.node_class == node_class:
             await check(shown_by(node))
@@ -107,7 +107,7 @@ async def test_a_route_answers_one_class_only(node_class: Any) -> None:
 
 async def test_a_certificate_that_ends_or_is_revoked_while_its_connection_is_open_is_refused() -> None:
     revoked: set[str] = set()
-    check = peer_guard("edge", revoked, lambda: NOW)
+    check = peer_guard(("edge",), revoked, lambda: NOW)
     await check(shown_by(edge_identity("x"), not_after=NOW))
     with pytest.raises(Unauthorised, match="the certificate of edge x has ended"):
         await check(shown_by(edge_identity("x"), not_after=NOW - 1))
