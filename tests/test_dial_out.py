@@ -138,6 +138,6 @@ async def test_a_node_that_says_up_and_does_not_poll_is_refused(tmp_path: Path) 
         hello = {"agent": "a-x", "name": "x", "devices": 1, "profile": "standard", "nonce": "0123456789abcdef"}
         refused = await fed.client.post("/agents", json=hello | {"connect": "up"})
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert "it dials out and has to poll the cloud (POST /polls)" in refused.json()["detail"]
+        assert "which dials out: it has to poll the cloud while it registers" in refused.json()["detail"]
         missing = await fed.client.post("/agents", json=hello)
         assert (missing.status_code, missing.json()["field"]) == (422, "port")

@@ -23,9 +23,8 @@ HOLDER_S = 2.0
 """Longest wait for the nonce of the process that has registered as the same node before."""
 MOST_TOLD = 100
 """Refused registrations that are told apart; of further ones each is told again."""
-REACHED = "that can be reached from the cloud, or that dial out ({}_CONNECT=up, docs/how-to/nat.md)"
+REACHED = "that can be reached from the cloud, or that dial out"
 EXTEND = "add its network to CLOUD_ALLOWED_NETWORKS"
-POLLS = "it dials out and has to poll the cloud (POST /polls) while it registers"
 RECENT_S = 60.0
 """Seconds for which `/readyz` tells a refused registration."""
 OTHER = {
@@ -73,10 +72,11 @@ class CallBack:
         try:
             shown = await self._nonce(node, url, CALL_BACK_S)
         except Unreachable as error:
-            kind, prefix = ("edges", "EDGE") if node.node_class == "edge" else ("devices", "AGENT")
-            needs = POLLS if dials_out else f"this deployment needs {kind} {REACHED.format(prefix)}"
-            why = f"the cloud cannot call you back at {url}: {needs}; {error.detail}"
-            raise self._refusal(node, url, why) from None
+            kind, setting = ("edges", "EDGE_CONNECT") if node.node_class == "edge" else ("devices", "AGENT_CONNECT")
+            why = f"the cloud cannot call you back at {url}: this deployment needs {kind} {REACHED} ({setting}=up)"
+            if dials_out:
+                why = f"the cloud got no answer of {url}, which dials out: it has to poll the cloud while it registers"
+            raise self._refusal(node, url, f"{why}; {error.detail}") from None
         except (StrataError, ValueError) as error:
             raise Forbidden(f"{url} did not show its nonce: {error}") from None
         if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
