@@ -12,7 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-_MODULES = {"CLOUD_FD": "cloud_server", "EDGE_FD": "edge_server", "AGENT_FD": "device_agent"}
+_MODULES = {
+    "CLOUD_STATE_DIR": "cloud_server",
+    "EDGE_STATE_DIR": "edge_server",
+    "AGENT_STATE_DIR": "device_agent",
+}
 _time, _time_ns = time.time, time.time_ns
 
 
