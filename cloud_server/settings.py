@@ -29,7 +29,7 @@ class CloudSettings(TierSettings):
         user_max_runs: runs of a user that have not ended, at a time; unset for no limit. A token may have its own.
         user_max_bytes: bytes in the results folders of a user above which no further run of theirs begins.
         keep_days: days after its end after which a run is removed with its results, unless it is pinned; unset: never.
-        keep_bytes: bytes that the results of ended runs may hold; above it those that ended first are removed.
+        keep_bytes: bytes that the results of ended runs may hold, pinned ones apart; above it the oldest are removed.
         authority_dir: folder of the certificate authority; default: in the folder of state.
         join_dir: folder into which the join token of each class is written, for nodes that mount a part of it.
         certificate_s: seconds for which a node's certificate holds.

@@ -57,14 +57,14 @@ def beyond(
     """Returns the runs that are to be removed, in that order, each with the reason.
 
     Args:
-        ended: all runs that have ended, pinned ones among them.
+        ended: all runs that have ended; pinned ones count as nothing, or who pins runs would have others' removed.
         now_s: seconds since the epoch.
         keep_days: days after its end for which a run is kept; None for ever.
-        keep_bytes: bytes that the results of ended runs may hold together; None for any number.
+        keep_bytes: bytes that the results of those not pinned may hold together; None for any number.
     """
     free = sorted((each for each in ended if not each.info.pinned), key=lambda each: (each.ended_s, each.info.order))
     removed: list[tuple[EndedRun, str]] = []
-    held = sum(each.n_bytes for each in ended)
+    held = sum(each.n_bytes for each in free)
     for each in free:
         days = (now_s - each.ended_s) / DAY_S
         if keep_days is not None and days > keep_days:

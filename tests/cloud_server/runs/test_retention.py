@@ -40,10 +40,12 @@ def test_what_ended_first_goes_first_and_nothing_more_than_has_to() -> None:
     assert removed(runs, 4.0, 1000) == ["r2", "r4", "r1"]
 
 
-def test_a_pinned_run_is_kept_and_counts() -> None:
+def test_a_pinned_run_is_kept_and_removes_no_other_one() -> None:
     runs = ended(*RUNS, pinned="r2")
     assert removed(runs, 4.0, None) == ["r4"]
-    assert removed(runs, None, 1109) == ["r1"]
+    assert removed(runs, None, 1100) == []
+    assert removed(runs, None, 1099) == ["r1"]
+    assert removed(ended(*RUNS, pinned="r3"), None, 110) == []
     assert removed(runs, 0.5, 0) == ["r4", "r1", "r3"]
 
 
