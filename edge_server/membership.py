@@ -94,6 +94,7 @@ class Membership:
             edge=self.registration.edge,
             roster=self.roster.entries(),
             missing=self.desk.missing()[:MAX_MISSING],
+            awaits=tuple(sorted(self.roster.awaited)),
             revoked=self.revoked.issue,
             process=self._process,
             lacks=self.needs.lacks,

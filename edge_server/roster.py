@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shared.core.errors import Lost, NotFound, TooMany
@@ -20,11 +22,12 @@ class Roster:
 
     Attributes:
         heard: by agent, when its last heartbeat came here (on its clock), and the heartbeat.
-        elsewhere: by agent, when another edge last heard it, as the cloud reports.
+        awaited: how many answers are awaited of each agent: of these the cloud reports what it hears elsewhere.
+        elsewhere: by such an agent, when another edge last heard it, as the cloud reports.
         unknown: agents that the cloud does not know.
         moved: the new addresses of agents that came back at another one, as the cloud reports.
         deleted: runs that were deleted lately, as the cloud reports.
-        stopped: agents that were stopped on purpose, and when the cloud first reported so.
+        stopped: awaited agents that were stopped on purpose, and when the cloud first reported so.
         strangers: processes whose agents another process has registered since, as the cloud reports.
         lacking: by agent that lacks something, since when (on its clock).
         clock: monotonic seconds.
@@ -32,6 +35,7 @@ class Roster:
     """
 
     heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
+    awaited: Counter[str] = field(default_factory=Counter)
     elsewhere: dict[str, float] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
@@ -98,6 +102,15 @@ class Roster:
         if agent in self.lacking and self.clock() - self.lacking[agent] > ttl_s:
             raise Lost(f"agent {agent} lacks what it needs: {self.heard[agent][1].lacks}")
 
+    @contextmanager
+    def awaiting(self, agent: str) -> Iterator[None]:
+        """In this block an answer of the agent is awaited, which may send its heartbeats to another edge."""
+        self.awaited[agent] += 1
+        try:
+            yield
+        finally:
+            self.awaited = self.awaited - Counter([agent])
+
     def update(self, answer: HeartbeatAnswer) -> None:
         """Takes over what the cloud reports in its answer to this edge's heartbeat."""
         now = self.clock()
@@ -112,7 +125,7 @@ class Roster:
         now, wall = self.clock(), self.wall()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
         self.lacking = {agent: since for agent, since in self.lacking.items() if agent in self.heard}
-        self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
+        self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.awaited}
         return tuple(
             RosterEntry(
                 agent=agent,

@@ -65,7 +65,7 @@ class Registry:
         self.seen_edges: dict[str, LastSeen] = {}
         self.moved_at: dict[str, float] = {}
         self._leaving: tuple[frozenset[str], frozenset[str], float] = (frozenset(), frozenset(), 0.0)
-        self.began_at = self.changed_at = self.clock()
+        self.began_at = self.changed_at = self._forgot_at = self.clock()
         self._changes = StateChanges()
         self.stored = StoredNodes(store, ttl_s, clock)
 
@@ -200,21 +200,21 @@ class Registry:
         self._forget_silent(now)
         await self.stored.refresh(beat, self.edges[beat.edge], self.agents)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
-        others = {
-            agent: seen for agent, seen in self.seen_agents.items() if seen.heard_by_this_process and agent not in fresh
-        }
-        elsewhere = {agent: now - seen.at for agent, seen in others.items()}
-        heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
+        awaited = {agent: self.seen_agents[agent] for agent in beat.awaits if agent in self.agents}
+        elsewhere = {name: seen for name, seen in awaited.items() if seen.heard_by_this_process and name not in fresh}
         return HeartbeatAnswer(
             unknown=tuple(sorted(fresh - self.agents.keys())),
             strangers=tuple(sorted(strangers)),
-            heard=heard,
+            heard={agent: round(now - seen.at, 3) for agent, seen in elsewhere.items() if now - seen.at < self.ttl_s},
             moved=self._moved(now),
-            left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
+            left=tuple(sorted(agent for agent in awaited if self.agents[agent].left)),
         )
 
     def _forget_silent(self, now: float) -> None:
-        """Remove nodes that were silent for more than `KEEP_S` seconds."""
+        """Remove nodes that were silent for more than `KEEP_S` seconds, not at each of thousands of heartbeats."""
+        if now - self._forgot_at < self.ttl_s:
+            return
+        self._forgot_at = now
         for agent in [name for name, seen in self.seen_agents.items() if now - seen.at > KEEP_S]:
             del self.agents[agent], self.seen_agents[agent]
         for edge in [name for name, seen in self.seen_edges.items() if now - seen.at > KEEP_S]:

@@ -336,7 +336,8 @@ class AgentClient:
                 raise Cancelled("round cancelled: the caller disconnected")
             self.roster.check_alive(agent, since, self.ttl_s)
 
-        reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))
+        with self.roster.awaiting(agent):
+            reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))
         check_reply_key(reply.headers, key)
         return reply
 

@@ -43,3 +43,12 @@ def test_an_agent_has_left_if_the_cloud_reports_it_after_the_request() -> None:
     assert (roster.has_left("a-1", requested), roster.has_left("a-2", requested)) == (False, True)
     roster.update(HeartbeatAnswer())
     assert not roster.has_left("a-1", began)
+
+
+def test_agents_are_named_as_awaited_until_the_last_of_their_answers_is_there() -> None:
+    roster = Roster()
+    with roster.awaiting("a"):
+        with pytest.raises(ZeroDivisionError), roster.awaiting("a"), roster.awaiting("b"):
+            _ = 1 / 0
+        assert sorted(roster.awaited) == ["a"]
+    assert not roster.awaited

@@ -160,11 +160,13 @@ class EdgeHeartbeat(Record):
 
     Attributes:
         missing: agents' processes that dial out, do not poll this edge, and should.
+        awaits: agents whose answers the edge awaits.
     """
 
     edge: str = Field(pattern=ID)
     roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
     missing: tuple[ProcessId, ...] = Field(default=(), max_length=MAX_MISSING)
+    awaits: tuple[Word, ...] = Field(default=(), max_length=MAX_AGENTS)
     revoked: Issue = NEVER
     process: ProcessId = ""
     lacks: Lack = ""
@@ -176,10 +178,10 @@ class HeartbeatAnswer(Record):
 
     Attributes:
         unknown: agents named by the edge that are not registered (the cloud lost its store) and should register again.
-        heard: live agents that other edges hear, with the seconds since then; an edge may send them orders.
+        heard: of the agents that the edge awaits, those that other edges hear, with the seconds since then.
         moved: URLs of agents that recently came back at another address.
         deleted: recently deleted runs; the edge deletes what it keeps of them.
-        left: agents that a fleet has stopped; no round waits for them.
+        left: of the agents that the edge awaits, those that a fleet has stopped; no round waits for them.
         revoked: the list of revoked certificates, if it is newer than the edge's.
         strangers: processes named by the edge whose agents another process has registered since.
     """

@@ -23,6 +23,7 @@ from shared.service.api.membership import (
     EdgeHeartbeat,
     EdgeRegistration,
     FleetReport,
+    RosterEntry,
 )
 from shared.service.client import Caller
 from tests.fakes.memory_store import MemoryStore
@@ -58,6 +59,24 @@ async def test_one_edge_too_many_is_refused(registry: Registry) -> None:
         await registry.register_edge(EdgeRegistration(edge=name, port=8001, nonce=NONCE), "127.0.0.1")
     with pytest.raises(TooMany):
         await registry.register_edge(EdgeRegistration(edge="e-3", port=8001, nonce=NONCE), "127.0.0.1")
+
+
+async def test_an_edge_is_told_only_of_the_agents_that_it_awaits(registry: Registry) -> None:
+    """Told of all, a thousand edges with a thousand agents would be told of a million every second."""
+    for name in ("a-1", "a-2"):
+        await registry.register_agent(agent(name), "127.0.0.1")
+    for name in ("e-1", "e-2"):
+        await registry.register_edge(EdgeRegistration(edge=name, port=8001, nonce=NONCE), "127.0.0.1")
+    heard = (RosterEntry(agent="a-1", age_s=1.0), RosterEntry(agent="a-2", age_s=2.0))
+    await registry.record_heartbeat(EdgeHeartbeat(edge="e-1", roster=heard))
+    await registry.mark_left("a-2")
+    quiet = await registry.record_heartbeat(EdgeHeartbeat(edge="e-2"))
+    assert (quiet.heard, quiet.left) == ({}, ())
+    waits = await registry.record_heartbeat(EdgeHeartbeat(edge="e-2", awaits=("a-1", "a-2", "gone")))
+    assert (sorted(waits.heard), waits.left) == (["a-1", "a-2"], ("a-2",))
+    assert all(0 <= age_s < 10 for age_s in waits.heard.values())
+    own = await registry.record_heartbeat(EdgeHeartbeat(edge="e-1", roster=heard, awaits=("a-1",)))
+    assert own.heard == {}, "it hears that agent itself"
 
 
 def test_an_edge_hears_so_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
