@@ -12,6 +12,7 @@ from shared.core.os_errors import check_working_folder, of_system
 from shared.core.versions import VERSION
 from shared.runtime.streams import unbroken
 from strata.commands import (
+    backup,
     certs,
     compare,
     doctor,
@@ -72,6 +73,7 @@ for _command in (
     certs.revoke,
     doctor.doctor,
     topology.scale,
+    backup.backup,
     topology.down,
 ):
     app.command()(_command)
