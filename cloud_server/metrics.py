@@ -18,6 +18,11 @@ from shared.service.metrics import DIRECTIONS, REASONS, SIMULATED_S, WALL_S, Tie
 
 STATES = get_args(State)
 STATUSES = tuple(status for status in get_args(Status) if status not in FINAL)
+WARNINGS = (
+    *("node.lost", "node.left_out", "node.refused", "node.clock"),
+    *("state.lost", "store.changed", "tracking.failed"),
+)
+"""Kinds of a run's events that name something to be mended, apart from rounds and their contributions."""
 WHERE = ("seat", "edge")
 """Whether the contribution of one seat was lost, or that of an edge with all its seats."""
 
@@ -71,6 +76,8 @@ class CloudMetrics(TierMetrics):
             "run_loss", "Newest loss of the run that trains, or trained last", of=("global", "train")
         )
         self._forget_scores()
+        self.ends = self.counter("run_ends", "Runs that ended", status=sorted(FINAL))
+        self.warnings = self.counter("warnings", "Events of runs that name something to be mended", event=WARNINGS)
         self.shown_by("runs", "Runs that have not ended", "status", STATUSES, lambda: Counter(self._statuses.values()))
 
     def _forget_scores(self) -> None:
@@ -99,6 +106,7 @@ class CloudMetrics(TierMetrics):
         self.shown("run_rounds", "Committed rounds of the runs that train", lambda: run("rounds"))
         self.shown("run_rounds_wanted", "Rounds requested of the runs that train", lambda: run("num_rounds"))
         self.shown("run_simulated_seconds", "Simulated seconds of the runs that train", lambda: run("simulated_s"))
+        self.shown("store_lost", "1 while the cloud's Redis does not answer", lambda: float(registry.store_lost))
         self.shown("evaluations_waiting", "Evaluations of checkpoints that run or wait", lambda: evaluator.n_waiting)
 
     def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:
@@ -121,6 +129,8 @@ class CloudMetrics(TierMetrics):
         elif event.kind == "contribution.lost":
             where = "edge" if data["seat"] is None else "seat"
             self.failures.labels(where, one_of(data["reason"], REASONS)).inc()
+        elif event.kind in WARNINGS:
+            self.warnings.labels(event.kind).inc()
         elif event.kind == "round.evaluated" and run_id == self._run:
             scores: Mapping[str, Any] = data["evaluation"].get("global", {})
             self.accuracy.labels("global").set(_number(scores.get("accuracy")))
@@ -130,6 +140,7 @@ class CloudMetrics(TierMetrics):
     def _status(self, run_id: str, status: str) -> None:
         if status in FINAL:
             self._statuses.pop(run_id, None)
+            self.ends.labels(status).inc()
         else:
             self._statuses[run_id] = status
         if status == "starting" and run_id != self._run:

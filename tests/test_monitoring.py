@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
-from cloud_server.metrics import CloudMetrics
+from cloud_server.metrics import WARNINGS, CloudMetrics
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.evaluation import Evaluator
 from device_agent.app import build as build_agent
@@ -20,8 +20,9 @@ from device_agent.settings import AgentSettings
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from shared.identity.names import ANY_NODE
+from shared.run_records.runs import FINAL
 from shared.service.client import Caller
-from shared.service.metrics import TierMetrics
+from shared.service.metrics import REASONS, TierMetrics
 from shared.service.settings import CommonSettings
 from tests.fakes.memory_store import MemoryStore
 
@@ -31,7 +32,12 @@ BOARD: dict[str, Any] = json.loads((ROOT / "monitoring" / "grafana" / "boards" /
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SCRAPED = {"job", "instance"}
 """Labels that Prometheus adds."""
+JOBS = {"cloud", "edge", "agent", "tiers"}
+"""Those of our configurations and, on the page, of local processes."""
 WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__rate_interval"}
+WORDS |= {"on", "and", "or", "unless", "group_left"}
+OWN = {"up"}
+"""Metrics of Prometheus itself."""
 
 
 class Idle:
@@ -104,22 +110,28 @@ def expressions() -> list[str]:
 
 def names(expression: str) -> set[str]:
     """Returns the metrics in an expression: all names other than functions, labels and keywords."""
-    bare = re.sub(r"\{[^}]*\}|\b(?:by|without) *\([^)]*\)|\[[^]]*\]", "", expression)
+    bare = re.sub(r"\{[^}]*\}|\b(?:by|without|on) *\([^)]*\)|\[[^]]*\]", "", expression)
     return set(re.findall(r"[a-z_]{2,}", bare)) - WORDS
 
 
-@pytest.mark.parametrize("expression", expressions())
-def test_expressions_of_the_board_use_exported_metrics(expression: str, families: list[Metric]) -> None:
+def rules() -> dict[str, dict[str, Any]]:
+    """Returns the alerts by name."""
+    (group,) = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text("utf-8"))["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+@pytest.mark.parametrize("expression", [*expressions(), *(rule["expr"] for rule in rules().values())])
+def test_expressions_of_board_and_alerts_use_exported_metrics(expression: str, families: list[Metric]) -> None:
     known = {sample.name: set(sample.labels) for family in families for sample in family.samples}
-    found = names(expression)
-    assert found
+    found = names(expression) - OWN
+    assert found or names(expression)
     assert found <= known.keys()
     grouped = {label.strip() for group in re.findall(r"by *\(([^)]*)\)", expression) for label in group.split(",")}
     matched = set(re.findall(r"[{,] *([a-z_]+) *=~?", expression))
-    assert grouped | matched <= set.union(*(known[name] for name in found)) | SCRAPED
+    assert grouped | matched <= set().union(*(known[name] for name in found)) | SCRAPED
     for label, value in re.findall(r"([a-z_]+)=~?\"([^\"]*)\"", expression):
         values = {value for family in families for value in labels(family).get(label, [])}
-        assert set(value.split("|")) <= values
+        assert set(value.split("|")) <= (JOBS if label == "job" else values)
 
 
 def test_the_check_of_expressions_can_fail() -> None:
@@ -163,6 +175,49 @@ def test_grafana_provisions_the_board() -> None:
     assert COMPOSE["services"][host]["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
+# ---- alerts and the page that says what to do
+
+
+def rows_of(head: str) -> list[list[str]]:
+    """Returns the rows of the table of docs/operations.md that begins with this head, as cells."""
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page[page.index(f"| {head} |") :].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def alerts_in(cell: str) -> set[str]:
+    return set(re.findall(r"`(Strata\w+)`", cell))
+
+
+def test_each_alert_has_a_line_that_says_what_to_do_and_each_line_an_alert() -> None:
+    lines = rows_of("alert")
+    assert [line[0] for line in lines] == [f"`{name}`" for name in rules()]
+    assert all(len(line) == 3 and all(line) for line in lines)
+    assert all({"severity"} == rule["labels"].keys() and rule["annotations"]["summary"] for rule in rules().values())
+
+
+def test_each_kind_of_failure_of_a_record_has_an_alert_or_a_reason_why_not() -> None:
+    lines = [(re.findall(r"`([a-z_.]+)`", cells[0]), cells[1]) for cells in rows_of("reason, event or status")]
+    named = [name for found, _ in lines for name in found]
+    assert sorted(named) == sorted([*REASONS, *WARNINGS, *FINAL, "round.retried"])
+    for found, answer in lines:
+        assert alerts_in(answer) <= rules().keys()
+        assert alerts_in(answer) or answer.startswith("none: "), found
+        asked = {value for name in alerts_in(answer) for value in values_in(rules()[name]["expr"])}
+        counted = set(found) - {"round.retried", "node.lost", "node.left_out"}  # these have metrics of their own
+        assert not alerts_in(answer) or counted <= asked, found
+
+
+def values_in(expression: str) -> set[str]:
+    """Returns the values of labels in an expression."""
+    return {value for text in re.findall(r"=~?\"([^\"]*)\"", expression) for value in text.split("|")}
+
+
+def test_alerts_on_reasons_share_no_reason() -> None:
+    asked = [value for rule in rules().values() if "reason" in rule["expr"] for value in values_in(rule["expr"])]
+    assert len(asked) == len(set(asked)) > 30
+
+
 # ---- Prometheus and Compose
 
 
@@ -182,6 +237,15 @@ def test_prometheus_scrapes_every_tier_of_compose_at_its_port() -> None:
     assert "> /tmp/metrics-token &&" in written
     for name in (*sorted(tier), "prometheus"):
         assert ("STRATA_METRICS_TOKEN", "${STRATA_METRICS_TOKEN:-}") in services[name]["environment"].items()
+
+
+def test_prometheus_of_compose_reads_the_alerts_and_uses_the_names_of_their_jobs() -> None:
+    for name in ("prometheus.yml", "prometheus-secure.yml"):
+        config = yaml.safe_load((ROOT / "monitoring" / name).read_text(encoding="utf-8"))
+        assert config["rule_files"] == ["alerts.yml"]
+        assert {job["job_name"] for job in config["scrape_configs"]} == JOBS - {"tiers"}
+    assert "./monitoring/alerts.yml:/etc/prometheus/alerts.yml:ro" in COMPOSE["services"]["prometheus"]["volumes"]
+    assert "job_name: tiers" in PAGE
 
 
 def test_the_secure_configuration_asks_the_same_targets_over_tls() -> None:

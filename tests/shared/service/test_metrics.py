@@ -18,6 +18,7 @@ from edge_server.rounds.round_log import RoundLog
 from shared.core import errors
 from shared.core.errors import StrataError
 from shared.federation.messages import Failure, Outcome
+from shared.run_records.runs import FINAL
 from shared.run_records.visits import VisitRecord
 from shared.service.metrics import OTHER, REASONS, TierMetrics, one_of
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
@@ -214,6 +215,25 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
     cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores, "metric": "f1", "score": 0.75}))
     assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     assert total(samples_of(cloud), "strata_cloud_runs") == 1
+
+
+def test_ends_of_runs_and_events_that_ask_for_mending_are_counted() -> None:
+    cloud = CloudMetrics()
+    for kind, data in (
+        ("run.status", {"status": "running"}),
+        ("run.status", {"status": "failed"}),
+        ("run.status", {"status": "completed"}),
+        ("node.lost", {}),
+        ("node.lost", {}),
+        ("node.revived", {}),
+        ("store.changed", {"reason": "Redis was restarted"}),
+    ):
+        cloud.on_event("a", RunEvent(kind, data))
+    found = samples_of(cloud)
+    ends = {status: total(found, "strata_cloud_run_ends_total", status=status) for status in sorted(FINAL)}
+    assert ends == {"completed": 1, "failed": 1, "stopped": 0}
+    assert total(found, "strata_cloud_warnings_total", event="node.lost") == 2
+    assert total(found, "strata_cloud_warnings_total") == 3
 
 
 def test_every_error_that_can_cost_a_contribution_is_a_reason() -> None:
