@@ -55,3 +55,9 @@ def monitored(pids: Sequence[int]) -> Iterator[Peak]:
     finally:
         done.set()
         looking.join()
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The largest resident memory that a process has had, with pages that it shares."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return 1024 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM:"))

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import httpcore2
 import httpx2
 
+from shared.core.bounds import LARGEST_EDGES
 from shared.core.clocks import written
 from shared.core.errors import (
     DeadlineExceeded,
@@ -67,7 +68,8 @@ def tier_client(
         keys: of the node, where nodes show certificates.
         mounts: transports for other addresses than those of the network, by the beginning of the address.
     """
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    # As many as there are edges: to close what is surplus, the pool looks at all connections, at each answer.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=LARGEST_EDGES)
     verify = keys.client if keys else PublicTrust()
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [say_protocol], "response": [check_answer]}
     return httpx2.AsyncClient(
