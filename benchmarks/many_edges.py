@@ -40,7 +40,7 @@ from strata.launcher.topology import Topology
 DATA, N_TRAIN, SAMPLES, DEVICES = "mnist", 10_000, 20, 10
 """Each edge has ten devices, and each of these 20 images."""
 EDGES = (10, 100, 1000)
-ROUNDS, BEATS = int(os.environ.get("BENCH_ROUNDS", "2")), 500
+ROUNDS, BEATS = 2, 500
 JOIN_S = 1200.0
 """Longest wait until all edges have registered."""
 

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import PlacementManager
-from shared.core.number_sets import EMPTY, NumberSet
+from shared.core.number_sets import EMPTY, NumberSet, SetIndex
 from shared.federation.experiment import Experiment
 from shared.federation.placements import EdgePlacement, Host
 
@@ -38,6 +38,10 @@ class RoundMap:
         """The part of the map that each edge needs."""
         return {edge: _placement(self.run_id, edge, hosts) for edge, hosts in self.hosts.items()}
 
+    @cached_property
+    def _index(self) -> tuple[tuple[int, ...], SetIndex]:
+        return tuple(self.placements), SetIndex([placement.seats for placement in self.placements.values()])
+
     def seats_at(self, edge: int) -> NumberSet:
         """The hosted seats that visit an edge."""
         return self.placements[edge].seats if edge in self.placements else EMPTY
@@ -48,7 +52,9 @@ class RoundMap:
 
     def edge_of(self, seat: int) -> int | None:
         """The edge that a hosted seat visits, if any."""
-        return next((edge for edge, placement in self.placements.items() if seat in placement.seats), None)
+        edges, index = self._index
+        found = index.find(seat)
+        return None if found is None else edges[found]
 
     def profile(self, seat: int) -> str | None:
         """The profile of a hosted seat's agent, with `devices.profile: agent`."""
