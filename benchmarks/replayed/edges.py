@@ -58,13 +58,23 @@ class Connection:
     token: str
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self.streams is not None:
+            self.streams[1].close()
+            with contextlib.suppress(OSError):
+                await self.streams[1].wait_closed()
+            self.streams = None
+
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """The body of the answer.
 
         Raises:
             Refused: the status is another one than 200.
         """
-        if self.streams is None or self.streams[0].at_eof():  # the cloud closes connections that are idle
+        if self.streams is not None and self.streams[0].at_eof():  # the cloud closes connections that are idle
+            await self.close()
+        if self.streams is None:
             local = (self.source, 0)
             self.streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=local, limit=2**24)
         reader, writer = self.streams
@@ -148,6 +158,8 @@ class PretendedEdges:
             server.should_exit = server.force_exit = True
             await serving
             listener.close()
+            for cloud in self._clouds:
+                await cloud.close()
 
     # ---- what edges send
 
@@ -166,7 +178,7 @@ class PretendedEdges:
                 return
             except (Refused, OSError, EOFError) as error:
                 self.refusals.append(f"{cloud.source}: {error!r}")
-                cloud.streams = None
+                await cloud.close()
             await asyncio.sleep(pause_s(1.0, failures))
 
     def beat(self, n: int) -> None:
