@@ -108,14 +108,13 @@ class _Process:
         self.changed.set_result(None)
         self.changed = asyncio.get_running_loop().create_future()
 
-    def news(self, held: Sequence[str], peer: Peer | None) -> PollAnswer:
+    def news(self, held: Sequence[str]) -> PollAnswer:
         """What a poll is answered with, given the requests that the node has in work."""
         known, room = set(held), min(MAX_TAKEN, MAX_HELD - len(held))
         mine = [each for name, each in self.waiting.items() if name not in known and not each.answer.done()]
-        fitting = [each for each in mine if each.server_name in (None, peer and peer.identity.server_name)]
         edges, self.edges = self.edges, {}
         return PollAnswer(
-            requests=tuple(each.head for each in fitting[:room]),
+            requests=tuple(each.head for each in mine[:room]),
             withdrawn=tuple(request for request in held if request not in self.waiting),
             edges=edges,
         )
@@ -125,6 +124,9 @@ class _Process:
 class Desk:
     """Keeps requests for processes that dial out.
 
+    Where nodes show certificates, a process is who polls with its nonce and the certificate of one node: each edge that
+    an agent polls learns the nonce, and could otherwise poll in the agent's place.
+
     Attributes:
         closing: set when this tier shuts down: polls then end.
         on_missing: called when a request is for a process that does not poll here.
@@ -132,27 +134,33 @@ class Desk:
 
     closing: asyncio.Event
     on_missing: Callable[[], None] = lambda: None
-    _processes: dict[str, _Process] = field(default_factory=dict)
+    _processes: dict[str, dict[str | None, _Process]] = field(default_factory=dict)
 
     # ---- for this tier
 
     def missing(self) -> tuple[str, ...]:
         """The processes that do not poll here and for which there are requests."""
-        return tuple(sorted(name for name, each in self._processes.items() if each.wanted and not each.seen.is_set()))
+        return tuple(
+            sorted(
+                process
+                for process, nodes in self._processes.items()
+                if any(each.wanted and not each.seen.is_set() for each in nodes.values())
+            )
+        )
 
     def call(self, process: str, edge: str, url: str) -> None:
         """Asks a process, if it polls here, to poll an edge as well."""
-        if found := self._processes.get(process):
+        for found in self._processes.get(process, {}).values():
             found.edges[edge] = url
             found.wake()
 
-    async def present(self, process: str, within_s: float) -> None:
-        """Waits until a process polls here.
+    async def present(self, process: str, server_name: str | None, within_s: float) -> None:
+        """Waits until a process polls here, with the certificate of this name where nodes show one.
 
         Raises:
             TimeoutError: it does not within `within_s` seconds.
         """
-        found = self._of(process)
+        found = self._of(process, server_name)
         if found.seen.is_set():
             return
         found.wanted += 1
@@ -162,20 +170,21 @@ class Desk:
                 await found.seen.wait()
         finally:
             found.wanted -= 1
-            self._forget_unused(process)
+            self._forget_unused(process, server_name)
 
     def put(self, process: str, waiting: Waiting) -> None:
         """Adds a request."""
-        found = self._of(process)
+        found = self._of(process, waiting.server_name)
         found.waiting[waiting.request] = waiting
         found.wake()
 
     def withdraw(self, process: str, waiting: Waiting) -> None:
         """Removes a request, whose answer nobody waits for any more."""
-        if (found := self._processes.get(process)) and found.waiting.pop(waiting.request, None):
+        found = self._known(process, waiting.server_name)
+        if found is not None and found.waiting.pop(waiting.request, None):
             if waiting.answer.cancelled() or not waiting.answer.done():
                 found.wake()
-            self._forget_unused(process)
+            self._forget_unused(process, waiting.server_name)
 
     # ---- for the nodes
 
@@ -197,7 +206,8 @@ class Desk:
             NotReady: this tier shuts down.
             TooMany: `MAX_AGENTS` processes poll.
         """
-        found = self._of(process)
+        node = peer.identity.server_name if peer else None
+        found = self._of(process, node)
         number = found.poll = found.poll + 1
         found.wake()  # an earlier poll ends
         self._begin(found)
@@ -210,7 +220,7 @@ class Desk:
                 if self.closing.is_set():
                     raise NotReady("this process shuts down")
                 changed, left = found.changed, ends - loop.time()
-                answer = found.news(held, peer)
+                answer = found.news(held)
                 if answer != PollAnswer() or left <= 0:
                     after_s = GONE_S
                     return answer
@@ -222,7 +232,7 @@ class Desk:
             closing.cancel()
             if found.poll == number:
                 found.polls = False
-                found.going = loop.call_later(after_s, self._gone, process)
+                found.going = loop.call_later(after_s, self._gone, process, node)
 
     def find(self, process: str, request: str, peer: Peer | None) -> Waiting:
         """A request of a process.
@@ -231,11 +241,11 @@ class Desk:
             NotFound: the process has no such request (any more).
             Forbidden: it is for a node with another certificate.
         """
-        found = self._processes.get(process)
-        if found is None or request not in found.waiting:
-            raise NotFound("this process has no such request; whoever made it may have stopped waiting")
-        found.waiting[request].check(peer)
-        return found.waiting[request]
+        for found in self._processes.get(process, {}).values():
+            if waiting := found.waiting.get(request):
+                waiting.check(peer)
+                return waiting
+        raise NotFound("this process has no such request; whoever made it may have stopped waiting")
 
     async def answer(self, waiting: Waiting, answer: Answer) -> None:
         """Hands an answer to whoever waits for it, and waits until its body has been read.
@@ -250,10 +260,13 @@ class Desk:
 
     # ---- processes
 
-    def _of(self, process: str) -> _Process:
+    def _known(self, process: str, server_name: str | None) -> _Process | None:
+        return self._processes.get(process, {}).get(server_name)
+
+    def _of(self, process: str, server_name: str | None) -> _Process:
         if process not in self._processes and len(self._processes) >= MAX_AGENTS:
             raise TooMany(f"{len(self._processes)} processes poll, the limit is {MAX_AGENTS}")
-        return self._processes.setdefault(process, _Process())
+        return self._processes.setdefault(process, {}).setdefault(server_name, _Process())
 
     def _begin(self, found: _Process) -> None:
         found.polls = True
@@ -262,16 +275,18 @@ class Desk:
             found.going.cancel()
             found.going = None
 
-    def _gone(self, process: str) -> None:
-        if (found := self._processes.get(process)) is None or found.polls:
+    def _gone(self, process: str, server_name: str | None) -> None:
+        if (found := self._known(process, server_name)) is None or found.polls:
             return
         found.seen.clear()
         for waiting in found.waiting.values():
             if not waiting.answer.done():
                 waiting.answer.set_result(None)
-        self._forget_unused(process)
+        self._forget_unused(process, server_name)
 
-    def _forget_unused(self, process: str) -> None:
-        found = self._processes.get(process)
+    def _forget_unused(self, process: str, server_name: str | None) -> None:
+        found = self._known(process, server_name)
         if found is not None and not (found.polls or found.seen.is_set() or found.waiting or found.wanted):
-            del self._processes[process]
+            del self._processes[process][server_name]
+            if not self._processes[process]:
+                del self._processes[process]

@@ -10,9 +10,12 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message
 
+from shared.core.errors import WireError
 from shared.identity.names import Peer
 from shared.service.peers import PEER
 from shared.service.reverse.records import AnswerHead, RequestHead, as_bytes, as_text
+
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Exchange:
     answer: AnswerHead | None = None
     parts: list[bytes] = field(default_factory=list)
     _has_body: bool = True
+    _n_read: int = 0
 
     async def run(self, app: ASGIApp) -> None:
         """Runs the request."""
@@ -53,17 +57,34 @@ class Exchange:
             "raw_path": path.encode("ascii"),
             "query_string": query.encode("ascii"),
             "root_path": "",
-            "headers": as_bytes(self.head.headers),
+            "headers": self._headers(),
             "client": self.client,
             "server": None,
             "state": {PEER: self.peer},
         }
         await app(scope, self._receive, self._send)
 
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        """Those of the request, with the length that its body is held to, as a server's parser holds it."""
+        own = [(name, text) for name, text in as_bytes(self.head.headers) if name not in _FRAMING]
+        return [*own, (b"content-length", str(self.head.n_bytes).encode())]
+
+    async def _chunk(self) -> bytes | None:
+        """The next bytes of the body, None after the last ones.
+
+        Raises:
+            WireError: they are more than the request was announced with.
+        """
+        chunk = await anext(self.body, None)
+        self._n_read += len(chunk or b"")
+        if self._n_read > self.head.n_bytes:
+            raise WireError(f"the body of a request is longer than the {self.head.n_bytes} bytes announced")
+        return chunk
+
     async def _receive(self) -> Message:
         if self._has_body:
             try:
-                chunk = await anext(self.body, None)
+                chunk = await self._chunk()
             except Exception as error:
                 self.error, self._has_body = error, False
                 return {"type": "http.disconnect"}

@@ -50,9 +50,10 @@ class ReverseTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Returns the answer to a request."""
         process, limits = request.url.host, request.extensions.get("timeout", {})
+        server_name: str | None = request.extensions.get("sni_hostname")
         within_s = limits.get("connect") or CONNECT_S
         try:
-            await self.desk.present(process, within_s)
+            await self.desk.present(process, server_name, within_s)
         except TimeoutError:
             why = f"the node dials out, and has not polled here for {within_s:g} s"
             raise httpx2.ConnectError(why, request=request) from None
@@ -63,7 +64,7 @@ class ReverseTransport(httpx2.AsyncBaseTransport):
             target=request.url.raw_path.decode("ascii"),
             headers=as_text((name.lower(), text) for name, text in request.headers.raw),
             body=[memoryview(part) async for part in request.stream],  # type: ignore[union-attr]
-            server_name=request.extensions.get("sni_hostname"),
+            server_name=server_name,
         )
         self.desk.put(process, waiting)
         try:

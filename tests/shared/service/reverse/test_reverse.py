@@ -12,8 +12,18 @@ import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from shared.core.errors import Conflict, DeadlineExceeded, Forbidden, NotReady, TooLarge, TooMany, Unreachable
+from shared.core.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    NotReady,
+    TooLarge,
+    TooMany,
+    Unreachable,
+    WireError,
+)
 from shared.core.records import Record
 from shared.identity.names import CLOUD, Identity, Peer, agent_identity
 from shared.service.app import make_app
@@ -24,7 +34,8 @@ from shared.service.client import Caller, tier_client
 from shared.service.reverse import desk as desk_module
 from shared.service.reverse import uplinks as uplinks_module
 from shared.service.reverse.desk import Answer, Desk, Waiting
-from shared.service.reverse.records import ANSWER_HEADER, NONCE_HEADER, AnswerHead, address_of
+from shared.service.reverse.in_process import Exchange
+from shared.service.reverse.records import ANSWER_HEADER, NONCE_HEADER, AnswerHead, RequestHead, address_of
 from shared.service.reverse.routes import REQUESTS, reverse_routes
 from shared.service.reverse.taker import Taker
 from shared.service.reverse.transport import reverse_mounts
@@ -267,6 +278,27 @@ async def test_another_process_can_neither_take_nor_answer_a_request() -> None:
         task.cancel()
 
 
+@pytest.mark.parametrize("sent", [b"abcd", b"abc" * BIG])
+async def test_a_request_has_no_more_bytes_than_it_was_announced_with(sent: bytes) -> None:
+    read = list[bytes]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert dict(scope["headers"])[b"content-length"] == b"3"
+        while (message := await receive())["type"] == "http.request" and message["more_body"]:
+            read.append(message["body"])
+        assert message["type"] == "http.disconnect"
+
+    async def body() -> AsyncIterator[bytes]:
+        yield sent
+
+    lies = (("content-length", "1"), ("transfer-encoding", "chunked"))
+    head = RequestHead(request="0" * 32, method="POST", target="/nonce", headers=lies, n_bytes=3)
+    exchange = Exchange(head, body(), ("127.0.0.1", 0), None, asyncio.Event())
+    await exchange.run(app)
+    assert read == []
+    assert isinstance(exchange.error, WireError)
+
+
 async def test_a_request_is_answered_once() -> None:
     async with setting() as found:
         task, name = await waiting(found)
@@ -294,8 +326,15 @@ async def test_with_certificates_a_request_is_only_for_the_node_that_is_called()
         with pytest.raises(Forbidden, match="is not for"):
             desk.find("p", request.request, stranger)
     assert [head.request for head in (await desk.poll("p", (), own, never)).requests] == [request.request]
+    waits = asyncio.create_task(desk.poll("p", (request.request,), own, never))
+    await asyncio.sleep(0)
+    again = asyncio.create_task(desk.poll("p", (), other, never))  # who knows the nonce ends no poll of the node
     with pytest.raises(Conflict, match="a newer poll"):
         await polls
+    assert not waits.done()
+    for task in (waits, again):
+        task.cancel()
+    await asyncio.gather(waits, again, return_exceptions=True)
     assert desk.find("p", request.request, own) is request
     taken = asyncio.create_task(desk.answer(request, Answer(AnswerHead(status=200, headers=()), _nothing(), own)))
     await asyncio.sleep(0)
