@@ -13,7 +13,27 @@ PRIVATE: list[Network] = LOOPBACK + [
     ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 ]
 """Where those who show neither a token nor a certificate are believed, unless a setting says otherwise."""
-ANYWHERE: list[Network] = [ipaddress.ip_network(text) for text in ("0.0.0.0/0", "::/0")]
+_NO_NODES: list[Network] = [
+    ipaddress.ip_network(text)
+    for text in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/128", "fe80::/10", "ff00::/8")
+]
+"""Where a machine alone or a cloud's metadata service answers (RFC 3927, RFC 4291), several machines, or none."""
+
+
+def _without(network: Network, parts: Sequence[Network]) -> list[Network]:
+    """Returns a network without some of its parts, as networks."""
+    left: list[Network] = [network]
+    for part in parts:
+        if part.version == network.version:
+            kept = [[*whole.address_exclude(part)] if part.subnet_of(whole) else [whole] for whole in left]  # type: ignore[arg-type]
+            left = [each for found in kept for each in found]
+    return left
+
+
+ANYWHERE: list[Network] = [
+    each for text in ("0.0.0.0/0", "::/0") for each in _without(ipaddress.ip_network(text), _NO_NODES)
+]
+"""All addresses that a node may have: those that other machines reach as its own, and loopback."""
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
@@ -71,6 +91,8 @@ def address(text: str) -> str:
 
 def outside(host: str | None, networks: Sequence[Network], remedy: str) -> str:
     """Returns in words that an address is in none of the networks, and what to do about it."""
+    if networks == ANYWHERE:
+        return f"{host} is link-local, multicast or no address of one machine: {remedy}"
     return f"{host} is in none of the networks {', '.join(map(str, networks))}: {remedy}"
 
 

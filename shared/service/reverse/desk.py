@@ -181,10 +181,12 @@ class Desk:
     def withdraw(self, process: str, waiting: Waiting) -> None:
         """Removes a request, whose answer nobody waits for any more."""
         found = self._known(process, waiting.server_name)
-        if found is not None and found.waiting.pop(waiting.request, None):
-            if waiting.answer.cancelled() or not waiting.answer.done():
-                found.wake()
-            self._forget_unused(process, waiting.server_name)
+        if found is None or waiting.request not in found.waiting:
+            return
+        del found.waiting[waiting.request]
+        if waiting.answer.cancelled() or not waiting.answer.done():
+            found.wake()
+        self._forget_unused(process, waiting.server_name)
 
     # ---- for the nodes
 
