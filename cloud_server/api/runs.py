@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from safetensors.torch import save
 from starlette.responses import Response
@@ -25,7 +26,7 @@ from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, 
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
-from shared.service.auth import ONLY_ADMIN, guarded
+from shared.service.auth import ONLY_ADMIN, bearer, guarded, user_of
 from shared.service.json_bodies import unambiguous
 from shared.service.openapi import EVENT, RunId, content, problems
 from shared.service.order_headers import MEDIA_TYPE, MORE_HEADER
@@ -242,20 +243,34 @@ async def remove(cloud: TheCloud) -> Removals:
 )
 async def events(
     run_id: RunId,
+    request: Request,
     cloud: TheCloud,
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")] = None,
 ) -> StreamingResponse:
     """The events of a run as server-sent events; after a broken connection, `Last-Event-ID` continues the stream."""
     info = await cloud.repository.info(run_id)
-    return EventResponse(cloud.events.open(info.run, last_event_id or "0"))
+    user, token = user_of(request), bearer(request)
+    client = cloud.events.open(info.run, last_event_id or "0")
+    return EventResponse(client, lambda: user is None or cloud.users.tokens.name(token) == user)
 
 
 class EventResponse(StreamingResponse):
-    """The stream of a client, which ends with the response, also with one that never began."""
+    """The stream of a client, which ends with the response, also with one that never began.
 
-    def __init__(self, client: EventClient) -> None:
+    Args:
+        client: of the events.
+        may_read: whether its caller may read on; asked before each send.
+    """
+
+    def __init__(self, client: EventClient, may_read: Callable[[], bool]) -> None:
+        async def sent() -> AsyncIterator[bytes]:
+            async for chunk in client.stream:
+                if not may_read():
+                    return
+                yield chunk
+
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(client.stream, media_type="text/event-stream", headers=headers)
+        super().__init__(sent(), media_type="text/event-stream", headers=headers)
         self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,6 +15,7 @@ import pytest
 from cloud_server.runs import quotas, user_requests
 from cloud_server.runs.events import RunEvent
 from shared.storage import redis_keys
+from tests.cloud_server.streaming import opened
 from tests.federation import Federation, Gate, small_spec
 
 ADMIN = "the-token-of-the-administrator"
@@ -68,6 +69,19 @@ async def test_a_token_is_shown_once_kept_as_a_digest_and_void_once_removed(fed:
     again = await user_of(fed, "alice")
     assert (await again.get("/runs")).status_code == 200
     assert refused(await alice.get("/runs")) == (401, "unauthorised")
+
+
+@alone
+async def test_the_events_that_a_user_reads_end_with_the_token(fed: Federation) -> None:
+    alice = await user_of(fed, "alice")
+    run = await submit(alice)
+    headers = {"authorization": alice.headers["authorization"]}
+    async with opened(fed.apps["cloud"], f"/runs/{run}/events", headers) as stream:
+        events = stream.events()
+        assert (await anext(events))["event"] == "run.status"
+        await as_admin(fed).delete("/tokens/alice")
+        assert (await fed.client.post(f"/runs/{run}/stop")).status_code == 200
+        assert [each async for each in events if each["data"].get("status") == "stopped"] == []
 
 
 @alone
