@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import httpx2
 
 from shared.service.order_headers import CHECKSUM_HEADER
+from shared.service.protocol import SAID
 from tests.federation import PassOn, Tamper
 
 Reply = Callable[[httpx2.Request, PassOn], Awaitable[httpx2.Response]]
@@ -51,7 +52,7 @@ async def hang(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
 
 
 async def garbage(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-    return answer(b"\x10\0\0\0\0\0\0\0no record at all")
+    return answer(b"\x10\0\0\0\0\0\0\0no record at all", SAID)
 
 
 async def half(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:

@@ -25,6 +25,7 @@ STAY = (
     redis_keys.cloud_topology(),
     redis_keys.CLOUD_OWNER,
     redis_keys.CLOUD_LEASE,
+    redis_keys.CLOUD_TURNS,
     "cloud:idempotency:",
 )
 SETTLE_S = 20.0
