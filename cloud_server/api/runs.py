@@ -89,9 +89,9 @@ async def create_run(
 
 
 @router.post("/plans", tags=["runs"], responses=problems(429))
-async def plan(body: NewRun, cloud: TheCloud) -> RunPlan:
+async def plan(body: NewRun, request: Request, cloud: TheCloud) -> RunPlan:
     """What a run of a spec would be with the present agents: how data and model are read, times, and idle fields."""
-    return await cloud.runs.planner.plan(body.spec)
+    return await cloud.runs.planner.plan(body.spec, user_of(request))
 
 
 @router.get("/runs", tags=["runs"])

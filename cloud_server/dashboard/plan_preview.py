@@ -18,10 +18,13 @@ class PlanPreview:
     Args:
         planner: makes the plan.
         read: returns the spec; raises a `StrataError` where it cannot be read.
+        caller: returns the user who looks at it, None for the administrator; raises where the token was removed.
     """
 
-    def __init__(self, planner: Planner, read: Callable[[], Mapping[str, Any]]) -> None:
-        self.planner, self.read = planner, read
+    def __init__(
+        self, planner: Planner, read: Callable[[], Mapping[str, Any]], caller: Callable[[], str | None]
+    ) -> None:
+        self.planner, self.read, self.caller = planner, read, caller
         self.of: Mapping[str, Any] | None = None  # the spec whose plan is shown
         self.button = ui.button("Show plan", icon="fact_check", on_click=self._show).props("flat no-caps")
         self.lines = ui.column().classes("w-full gap-1").props('role=status aria-label="Plan"')
@@ -30,7 +33,7 @@ class PlanPreview:
         self.button.props("loading")
         try:
             spec = self.read()
-            lines = (await self.planner.plan(spec)).lines
+            lines = (await self.planner.plan(spec, self.caller())).lines
         except StrataError as error:
             spec, lines = {}, (with_field(error),)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from shared.spec.experiment import ExperimentSpec
 
 MOST = 8
 """Plans that are made or wait at a time: the thread that makes them also adds up updates."""
+MOST_OF_USER = 2
+"""Those of them that one user may ask for, so that others' are made too."""
 
 
 class Planner:
@@ -28,23 +31,27 @@ class Planner:
 
     def __init__(self, services: CloudServices) -> None:
         self.services = services
-        self._n = 0
+        self._n_by_user = Counter[str | None]()
 
-    async def plan(self, raw: Mapping[str, Any]) -> RunPlan:
-        """The plan of a run of a spec.
+    async def plan(self, raw: Mapping[str, Any], user: str | None = None) -> RunPlan:
+        """The plan of a run of a spec, for a user or the administrator (None).
 
         Raises:
             BadInput: the spec, its data or its model are wrong; names field and cause.
-            TooMany: `MOST` plans are being made.
+            TooMany: `MOST` plans are being made, or `MOST_OF_USER` of that user.
         """
         spec = parse_run_spec(dict(raw)).experiment
-        if self._n >= MOST:
-            raise TooMany(f"{self._n} plans are being made, the limit is {MOST}")
-        self._n += 1
+        n, own = self._n_by_user.total(), self._n_by_user[user]
+        if n >= MOST:
+            raise TooMany(f"{n} plans are being made, the limit is {MOST}")
+        if user is not None and own >= MOST_OF_USER:
+            raise TooMany(f"{own} plans of {user} are being made, the limit of a user is {MOST_OF_USER}")
+        self._n_by_user[user] += 1
         try:
             return await self._made(spec)
         finally:
-            self._n -= 1
+            self._n_by_user[user] -= 1
+            self._n_by_user += Counter()  # without those that are none
 
     async def _made(self, asked: ExperimentSpec) -> RunPlan:
         """The plan; what the registry knows is read here, since it changes while the thread computes."""

@@ -99,7 +99,7 @@ class View:
                 self.text.on("blur", self._text_changed)
                 self.error = ui.label().props("role=alert").style("border-left: 5px solid #D55E00; padding-left: 8px")
                 self.warnings = ui.column().classes("w-full gap-1").props('role=status aria-label="Warnings"')
-                self.plan = PlanPreview(self.dashboard.cloud.runs.planner, self._read)
+                self.plan = PlanPreview(self.dashboard.cloud.runs.planner, self._read, self.page.viewer.caller)
                 self.start = ui.button("Start", icon="play_arrow", on_click=self._start).mark("start")
                 self.start.props(f"unelevated aria-describedby={self.error.html_id}")
         self._show_form()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 from cloud_server.runs import planner
+from shared.core.errors import TooMany
+from shared.spec.experiment import ExperimentSpec
 from tests.federation import Federation, small_spec
 
 
@@ -45,6 +48,28 @@ async def test_so_many_plans_are_made_at_a_time(fed: Federation, monkeypatch: py
     monkeypatch.setattr(planner, "MOST", 0)
     refused = await plan(fed, small_spec())
     assert (refused.status_code, refused.json()["detail"]) == (429, "0 plans are being made, the limit is 0")
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_a_user_keeps_nobody_else_from_planning(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, released, asked = fed.cloud.runs.planner, asyncio.Event(), list[object]()
+    plain = found._made
+
+    async def slow(asked_for: ExperimentSpec) -> Any:
+        asked.append(asked_for)
+        await released.wait()
+        return await plain(asked_for)
+
+    monkeypatch.setattr(found, "_made", slow)
+    users = ["alice"] * planner.MOST_OF_USER + ["bob", None]
+    plans = [asyncio.create_task(found.plan(small_spec(), user)) for user in users]
+    await fed.until(lambda: len(asked) == len(users))
+    with pytest.raises(TooMany, match="2 plans of alice are being made, the limit of a user is 2"):
+        await found.plan(small_spec(), "alice")
+    released.set()
+    assert len({each.lines for each in await asyncio.gather(*plans)}) == 1
+    assert (await found.plan(small_spec(), "alice")).lines == plans[0].result().lines
+    assert not found._n_by_user
 
 
 @pytest.mark.layout(n_edges=1, agent_devices=(1,))
