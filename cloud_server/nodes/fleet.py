@@ -17,8 +17,8 @@ from shared.storage import redis_keys
 from shared.storage.key_value import Store
 
 NO_FLEET = (
-    "no fleet is connected that could change the number of devices or edges: `strata up` and `strata run` have one for "
-    "local processes; for containers start it by `docker compose --profile scale up -d fleet`, in Kubernetes by "
+    "no fleet is connected that could change the number of devices or edges: `strata up`, `strata run` and the core's "
+    "job on Slurm have one; for containers start it by `docker compose --profile scale up -d fleet`, in Kubernetes by "
     "the chart's value `fleet.enabled`"
 )
 

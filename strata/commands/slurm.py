@@ -28,6 +28,7 @@ slurm = typer.Typer(
 )  # fmt: skip
 
 NameOption = Annotated[str, typer.Option(help="Name of the deployment, whose folder is .strata/slurm/NAME.")]
+RunNameOption = Annotated[str, typer.Option(help="Name of the deployment; default: run- and six drawn characters.")]
 NodesOption = Annotated[int, typer.Option(min=1, help="Jobs of agents, each on one node.")]
 EdgesOption = Annotated[int, typer.Option(min=1, help="Number of edges, each a job.")]
 AgentsOption = Annotated[int, typer.Option(min=1, help="Agents of each of these jobs; each has a core.")]
@@ -121,7 +122,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Fields of the spec to change, such as partition.alpha=0.1"),
     ] = None,
-    name: NameOption = "",
+    name: RunNameOption = "",
     nodes: NodesOption = 1,
     agents_per_node: AgentsOption = 1,
     agents_per_gpu: PerGpuOption = 0,

@@ -219,9 +219,9 @@ def scale(
 ) -> None:
     """Change the number of devices or edges of a running topology.
 
-    The fleet (a part of `strata up` and `strata run`, and a container in Compose) starts or stops agents and edges to
-    match. Edges that a run needs stay until it ends. Exit status 0 if the cloud accepted the number; with --wait, if it
-    was reached.
+    The fleet (a part of `strata up`, `strata run` and the core's job on Slurm, a container in Compose, a pod in
+    Kubernetes) starts or stops agents and edges to match. Edges that a run needs stay until it ends. Exit status 0 if
+    the cloud accepted the number; with --wait, if it was reached.
     """
     from strata.output import print_json, stdout
 

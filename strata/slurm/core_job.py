@@ -15,30 +15,25 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx2
-
 from shared.core.addresses import in_url
 from shared.core.errors import BadInput, StrataError
-from strata.api.client import Client
 from strata.launcher.environment import listening
 from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.redis_server import Listening, RedisServer, RedisServerFailed, start_redis
 from strata.launcher.upkeep import Upkeep
 from strata.slurm.commands import Slurm
-from strata.slurm.deployment import API_TOKEN, REDIS_PASSWORD, Address, Deployment
+from strata.slurm.deployment import REDIS_PASSWORD, Address, Deployment
 from strata.slurm.fleet import fleet_of
 from strata.slurm.handing_over import Pauses
 from strata.slurm.host import Signals, job_id, own_address, say, tier_environment, told
 from strata.slurm.options import CORE
+from strata.slurm.up import client_of
 
 _LOOK_S, _TURN_S = 0.5, 2.0
 _GRACE_S = 5.0
 _LOCK_S = 180.0
 """Longest wait for the lock of Redis' folder: a file server keeps that of a dead node for a while."""
 _TRIES, _RESTARTS = 5, 10
-_LEFT_S = 15.0
-"""Seconds before the time limit that are kept for ending the processes."""
-_ANSWER_S = 10.0
 
 
 class Core:
@@ -57,13 +52,15 @@ class Core:
         self.cloud: Process | None = None
         self.url = ""
 
-    def start(self) -> None:
+    def start(self) -> Address:
         """Start both, on the ports that they had before on this node if these are free, and let others find them."""
         self.redis = self._start_redis()
         self.start_again("cloud")
         here = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        self.deployment.announce(Address(url=self.url, redis=self.redis.url, node=here, job=job_id()))
+        address = Address(url=self.url, redis=self.redis.url, node=here, job=job_id())
+        self.deployment.announce(address)
         say(f"cloud at {self.url}, Redis at {self.redis.url}, on {here}")
+        return address
 
     def _start_redis(self) -> RedisServer:
         password, folder = self.deployment.secret(REDIS_PASSWORD), self.deployment.folder / "redis"
@@ -128,11 +125,9 @@ def serve(deployment: Deployment, signals: Signals) -> None:
     slurm = Slurm(deployment.note.slurm_bin)
     core = Core(deployment, own_address(deployment.options.network, slurm))
     try:
-        core.start()
-        upkeep = Upkeep(core, lambda error: say(error.detail))
-        token, direct = deployment.secret(API_TOKEN), httpx2.HTTPTransport()  # no proxy of the environment
+        address, upkeep = core.start(), Upkeep(core, lambda error: say(error.detail))
         with (
-            Client(core.url, token=token, timeout_s=_ANSWER_S, reconnect_s=0, transport=direct) as client,
+            client_of(deployment, address, 0.0) as client,
             fleet_of(deployment, slurm, client) as fleet,
         ):
             pauses, due = Pauses(deployment, client, say), 0.0
@@ -165,7 +160,7 @@ def _hand_over(deployment: Deployment, slurm: Slurm, pauses: Pauses, signals: Si
         say(f"the time limit is near: job {following} goes on")
     except StrataError as error:
         say(f"the time limit is near, and no next job could be submitted: {error.detail}")
-    pauses.pause_until(time.monotonic() + deployment.options.lead_s - _LEFT_S, lambda: signals.ended)
+    pauses.pause_until(time.monotonic() + deployment.options.hand_over_s, lambda: signals.ended)
 
 
 def main() -> None:

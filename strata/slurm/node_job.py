@@ -28,7 +28,6 @@ from strata.slurm.options import AGENTS, CORE, EDGES
 _LOOK_S = 1.0
 _GRACE_S = 5.0
 _PROBE_EVERY_S, _PROBE_S = 10.0, 2.0
-_LEFT_S = 15.0
 _HELPERS = 3
 """How many edges look after the core's job while no cloud answers; more would only ask Slurm more often."""
 _STEADY_S = 15.0
@@ -174,7 +173,7 @@ def _hand_over(deployment: Deployment, task: str, signals: Signals) -> None:
     """Have the core pause its runs, and put the task back into the queue."""
     say("the time limit is near: the task goes back into the queue once runs have paused")
     deployment.hand_over(task, "leaving")
-    deadline = time.monotonic() + deployment.options.lead_s - _LEFT_S
+    deadline = time.monotonic() + deployment.options.hand_over_s
     while deployment.paused() is None and time.monotonic() < deadline and not signals.ended:
         time.sleep(_LOOK_S)
     try:

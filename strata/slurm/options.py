@@ -16,6 +16,8 @@ LARGEST_ARRAY = 1000
 CORE, EDGES, AGENTS, CHECK = "core", "edges", "agents", "check"
 KINDS = (CORE, EDGES, AGENTS)
 """The jobs of a deployment, in the order in which they begin."""
+_LEFT_S = 15
+"""Seconds before its time limit that a job keeps for ending its processes."""
 
 
 def _one_line(text: str) -> str:
@@ -105,6 +107,11 @@ class Options(Record):
     def devices_per_node(self) -> int:
         """The devices of one job of agents."""
         return self.agents_per_node * self.devices_per_agent
+
+    @property
+    def hand_over_s(self) -> int:
+        """Seconds for which a job that is near its time limit waits until runs have paused."""
+        return self.lead_s - _LEFT_S
 
     def asked(self, kind: str) -> Asked:
         """What jobs of this kind ask for."""

@@ -11,6 +11,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
 from cloud_server.dashboard.topology_nodes import Node, n_devices, n_in_run, nodes_of, visit_counts
 from cloud_server.node_views import topology_of
+from cloud_server.nodes.fleet import NO_FLEET
 from shared.core.bounds import LARGEST_DEVICES, LARGEST_EDGES
 from shared.core.errors import NotFound, StrataError
 from shared.core.formatting import counted
@@ -140,7 +141,7 @@ class View:
 
     def _show_fleet(self, topology: TopologyInfo) -> None:
         connected = topology.fleet is not None
-        reason = "" if connected else "No fleet is connected (start one: docker compose --profile scale up fleet)."
+        reason = "" if connected else f"{NO_FLEET[0].upper()}{NO_FLEET[1:]}."
         self.scale.set_enabled(connected)
         self.wanted.set_enabled(connected)
         self.edges.set_enabled(connected and topology.present_edges is not None)

@@ -75,7 +75,7 @@ class ReverseTransport(httpx2.AsyncBaseTransport):
         finally:
             self.desk.withdraw(process, waiting)
         if answer is None:
-            raise httpx2.ReadError("the node dials out, and has stopped to poll", request=request)
+            raise httpx2.ReadError("the node dials out, and polls no more", request=request)
         return httpx2.Response(
             answer.head.status,
             headers=as_bytes(answer.head.headers),

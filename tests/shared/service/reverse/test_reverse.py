@@ -214,7 +214,7 @@ async def test_a_node_that_does_not_poll_or_stops_polling_is_unreachable(monkeyp
         async with asyncio.timeout(HANG_S):
             await found.node.state.held.wait()
         await taker.stop()
-        with pytest.raises(Unreachable, match="ReadError: the node dials out, and has stopped to poll"):
+        with pytest.raises(Unreachable, match="ReadError: the node dials out, and polls no more"):
             await waits
         assert not found.desk._processes
 
