@@ -78,7 +78,7 @@ class Edges:
     """Edges that keep what they are sent; stands for the registry and the HTTP client."""
 
     def __init__(self) -> None:
-        self.edges = {name: SimpleNamespace(url=f"https://{name}") for name in ("edge-1", "edge-2")}
+        self.edges = {name: SimpleNamespace(own_url=f"https://{name}") for name in ("edge-1", "edge-2")}
         self.sent: list[tuple[str, dict[str, Any]]] = []
 
     async def call_json(self, method: str, url: str, body: dict[str, Any], **options: Any) -> None:

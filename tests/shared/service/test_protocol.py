@@ -167,7 +167,7 @@ async def test_a_node_that_finds_a_cloud_of_another_protocol_says_so_and_waits(f
     await fed.until(lambda: edge.membership.refusal is None)
 
 
-FIELDS_OF_PROTOCOL = {1: "e3a25536ce663960"}
+FIELDS_OF_PROTOCOL = {1: "df912adae9644a90"}
 """For each version of the protocol, a digest of the fields that the tiers' records have in it."""
 
 

@@ -16,7 +16,7 @@ from tests.fakes.memory_store import MemoryStore
 
 ARGUMENTS: dict[str, Any] = {
     **{"run_id": "r1", "edge_id": "e1", "agent_id": "a1", "seat": "7", "edge": 0, "digest": "d", "round_no": 3},
-    **{"idempotency_key": "i", "version": Version(3, 1, 1), "uri": "strata://edge/e1", "serial": "a1"},
+    **{"idempotency_key": "i", "version": Version(3, 1, 1), "uri": "strata://edge/e1", "serial": "a1", "name": "n1"},
 }
 
 
