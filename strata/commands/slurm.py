@@ -31,7 +31,7 @@ NameOption = Annotated[str, typer.Option(help="Name of the deployment, whose fol
 RunNameOption = Annotated[str, typer.Option(help="Name of the deployment; default: run- and six drawn characters.")]
 NodesOption = Annotated[int, typer.Option(min=1, help="Jobs of agents, each on one node.")]
 EdgesOption = Annotated[int, typer.Option(min=1, help="Number of edges, each a job.")]
-AgentsOption = Annotated[int, typer.Option(min=1, help="Agents of each of these jobs; each has a core.")]
+AgentsOption = Annotated[int, typer.Option(min=1, help="Agents in each of these jobs; each agent has a CPU core.")]
 DevicesOption = Annotated[int, typer.Option(min=1, help="Devices that an agent hosts.")]
 PerGpuOption = Annotated[
     int, typer.Option(min=0, help="Agents that share a GPU of their job; 0 leaves GPUs to Slurm and torch.")
@@ -39,7 +39,8 @@ PerGpuOption = Annotated[
 ProfileOption = Annotated[str, typer.Option(help="Profile of the agents' devices.")]
 GresOption = Annotated[str | None, typer.Option(help="Generic resources of agents, such as gpu:1.")]
 CoreGresOption = Annotated[
-    str | None, typer.Option(help="Those of the cloud, which evaluates on a GPU where the spec has `device: cuda`.")
+    str | None,
+    typer.Option(help="Those of the core's job, whose cloud evaluates on a GPU where the spec has `device: cuda`."),
 ]
 PartitionOption = Annotated[str | None, typer.Option(help="Partition of all jobs.")]
 AgentPartitionOption = Annotated[str | None, typer.Option(help="Partition of agents, if it is another one.")]
@@ -59,7 +60,10 @@ SetupOption = Annotated[
 ]
 LeadOption = Annotated[int, typer.Option(min=20, help="Seconds before its time limit at which a job hands over.")]
 HastenOption = Annotated[
-    bool, typer.Option("--hasten", help="Start tasks of dead and pre-empted nodes before the two minutes Slurm waits.")
+    bool,
+    typer.Option(
+        "--hasten", help="Start jobs of dead or pre-empted nodes again at once, not after Slurm's two minutes."
+    ),
 ]
 EveryOption = Annotated[float, typer.Option(min=0.2, help="Seconds between two looks at the queue.")]
 CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Check a compute node first, as a job.")]

@@ -70,7 +70,7 @@ def up(
         bool, typer.Option("--secure", help="Nodes show certificates to each other, and users connect over TLS.")
     ] = False,
     connect: Annotated[
-        Connecting, typer.Option(help="How edges and agents are reached: at a port, or by polls, as behind NAT.")
+        Connecting, typer.Option(help="How edges and agents get requests: at a port, or dialling out, as behind NAT.")
     ] = Connecting.listen,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,

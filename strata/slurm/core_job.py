@@ -91,7 +91,11 @@ class Core:
         return [self.cloud] if self.cloud is not None and self.cloud.returncode is not None else []
 
     def start_again(self, name: str) -> None:
-        """Start the cloud, on the port that it had before."""
+        """Start the cloud, on the port that it had before.
+
+        Raises:
+            BadInput: another program has the port at which all others of this job know the cloud.
+        """
         assert self.redis is not None  # noqa: S101 - it is started first
         before = self.url or (self._before.url if self._before else "")
         folder = self.deployment.folder
@@ -110,6 +114,8 @@ class Core:
         try:
             return listening(self._host, port)
         except BadInput:
+            if self.url:
+                raise
             return listening(self._host, 0)
 
     def stop(self) -> None:
@@ -133,7 +139,6 @@ def serve(deployment: Deployment, signals: Signals) -> None:
             pauses, due = Pauses(deployment, client, say), 0.0
             while not signals.ended and not signals.near_end:
                 upkeep.look()
-                _announce_again(core)
                 if time.monotonic() >= due:
                     fleet.look(lambda: signals.ended)
                     pauses.look()
@@ -143,13 +148,6 @@ def serve(deployment: Deployment, signals: Signals) -> None:
                 _hand_over(deployment, slurm, pauses, signals)
     finally:
         core.stop()
-
-
-def _announce_again(core: Core) -> None:
-    """Have others find a cloud that was started on another port."""
-    known = core.deployment.address()
-    if known is not None and known.url != core.url:
-        core.deployment.announce(known.replace(url=core.url))
 
 
 def _hand_over(deployment: Deployment, slurm: Slurm, pauses: Pauses, signals: Signals) -> None:
