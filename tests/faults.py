@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import httpx2
 
@@ -41,7 +41,7 @@ def together(*tampers: Tamper) -> Tamper:
     return tamper
 
 
-def answer(content: bytes, headers: httpx2.Headers | None = None, status: int = 200) -> httpx2.Response:
+def answer(content: bytes, headers: Mapping[str, str] | None = None, status: int = 200) -> httpx2.Response:
     """Returns an answer whose body has not been read yet, as from the network."""
     return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(content))
 
