@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from shared.core.versions import VERSION
-from tests.helm.chart import CHART, MATRIX, SECURE, helm, of_kind, refusal, render, run, workloads
+from tests.helm.chart import CHART, MATRIX, SECURE, container, helm, of_kind, refusal, render, run, workloads
 
 pytestmark = pytest.mark.helm
 VERSIONS = ("1.25", "1.37")
@@ -102,6 +102,14 @@ def test_an_agents_class_may_have_every_default_of_agents() -> None:
     spec = workloads(objects)["strata-small"]["spec"]
     assert (spec["replicas"], "volumeClaimTemplates" in spec) == (0, False)
     assert "nvidia.com/gpu" not in str(spec)
+
+
+def test_only_an_agent_that_dials_out_is_not_asked_at_a_port_that_it_does_not_have() -> None:
+    classes = [{"name": "device"}, {"name": "far", "env": {"AGENT_CONNECT": "up"}}]
+    found = workloads(render({"agents": classes, "edge": {"env": {"EDGE_CONNECT": "up"}}}))
+    tiers = {name: container(found[f"strata-{name}"]) for name in ("cloud", "edge", "device", "far")}
+    probes = {name: sum(key.endswith("Probe") for key in made) for name, made in tiers.items()}
+    assert probes == {"cloud": 3, "edge": 3, "device": 3, "far": 0}
 
 
 def test_notes_say_how_to_reach_the_cloud_and_warn() -> None:

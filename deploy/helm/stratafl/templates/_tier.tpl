@@ -69,6 +69,8 @@ spec:
             {{- include "stratafl.env" (dict "users" $values.env "ours" (merge .env $settings)) | nindent 12 }}
           ports:
             - {name: http, containerPort: {{ .port }}}
+          {{- /* An agent that dials out has no port that could be asked. */}}
+          {{- if not (and (eq .component "agent") (eq (toString $values.env.AGENT_CONNECT) "up")) }}
           startupProbe:
             httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
             periodSeconds: 3
@@ -83,6 +85,7 @@ spec:
             httpGet: {path: {{ .ready }}, port: http, scheme: {{ $scheme }}}
             periodSeconds: 5
             timeoutSeconds: 5
+          {{- end }}
           {{- $resources := deepCopy $values.resources }}
           {{- if $values.gpu }}
           {{- $limits := set (default dict $resources.limits) "nvidia.com/gpu" (int $values.gpu) }}
