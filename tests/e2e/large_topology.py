@@ -21,6 +21,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dependencies import Cloud
 from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.settings import CloudSettings
+from cloud_server.users.tokens import Tokens
 from shared.core.number_sets import NumberSet
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import RunInfo
@@ -77,7 +78,7 @@ def main() -> None:
     topology.topology_of = topology_of  # type: ignore[attr-defined]
     app = FastAPI()
     parts = {"ownership": SimpleNamespace(standing_by=str), "runs": SimpleNamespace(info=unreadable)}
-    app.state.cloud = SimpleNamespace(**parts)
+    app.state.cloud, app.state.tokens = SimpleNamespace(**parts), Tokens()
     attach(app, CloudSettings())
     uvicorn.run(app, fd=int(sys.argv[1]), log_level="warning")
 
