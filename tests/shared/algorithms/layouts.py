@@ -18,6 +18,7 @@ from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
+from shared.service.protocol import SAID
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
 from shared.training.data.open_data import open_data
@@ -186,8 +187,8 @@ async def body_of(response: httpx2.Response) -> tuple[bytes, httpx2.Response]:
 
 
 def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> httpx2.Response:
-    """Returns a response whose body has not been read yet, as from a socket."""
-    return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(body))
+    """Returns a tier's response whose body has not been read yet, as from a socket."""
+    return httpx2.Response(status, headers=SAID | (headers or {}), stream=httpx2.ByteStream(body))
 
 
 def agents_of(request: httpx2.Request) -> bool:
