@@ -96,7 +96,8 @@ def test_sub_network_and_masked_network_have_equal_outputs(name: str, projection
             found = small(x)
             whole = model(x)
         scale = float(expected.abs().max())
-        assert float((found - expected).abs().max()) <= 1e-12 * max(scale, 1)
+        # Rounding differs between CPUs and grows through the layers; a unit too many changes the first digits.
+        assert float((found - expected).abs().max()) <= 1e-10 * max(scale, 1)
         assert float((whole - expected).abs().max()) > 1e-3 * scale
     assert sum(p.numel() for p in small.parameters()) < 0.75 * sum(p.numel() for p in model.parameters())
 
