@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from shared.run_records.runs import FINAL
+from shared.service.protocol import SAID
 from strata.api.client import Client as Api
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
@@ -34,8 +35,8 @@ HALVES = (
     b"",
     b"GET /topology HTTP/1.1\r\nhost: x\r\nx-half: ",
     b"POST /runs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{",
-    b"POST /rounds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\ncontent-length: 100\r\n\r\nx",
-    b"POST /visits HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\ncontent-length: 100\r\n\r\nx",
+    b"POST /rounds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n%p\r\ncontent-length: 100\r\n\r\nx",
+    b"POST /visits HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n%p\r\ncontent-length: 100\r\n\r\nx",
 )
 
 
@@ -87,7 +88,8 @@ def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target:
     assert cloud is not None
     assert edge is not None
     token = target.topology.tier_token.encode()
-    halves = [half.replace(b"%s", token) for half in HALVES]
+    protocol = "\r\n".join(map(": ".join, SAID.items())).encode()
+    halves = [half.replace(b"%s", token).replace(b"%p", protocol) for half in HALVES]
     before = target.rounds()
     slow = [Client(port, halves[n % len(halves)]) for n in range(67) for port in (cloud, edge, agent)]
     assert len(slow) > 200
@@ -126,9 +128,11 @@ def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
     for path in document["paths"]:
         if "get" in document["paths"][path]:
             fill = {"run_id": run, "round_no": "1", "name": "global"}
-            fill |= {"agent": topology.agents[0].agent, "edge": topology.edges[0].edge}
+            fill |= {"agent": topology.agents[0].agent, "edge": topology.edges[0].edge, "request_id": "0" * 32}
             contents.append(get(path.format(**fill)).content)
-    refused = [{"authorization": f"Bearer {target.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
+    refused = [
+        SAID | {"authorization": words} for words in (f"Bearer {target.topology.tier_token}", f"Basic {API_TOKEN}")
+    ]
     answers = [get("/runs", headers=headers) for headers in refused]
     answers += [target.http.post("/agents", headers=headers, json={}) for headers in refused]
     answers += [target.http.post("/runs", json={"spec": {"nme": 1}}), get("/nowhere"), get(f"/runs/{run}/files/x")]
