@@ -107,9 +107,16 @@ def test_a_moved_edge_keeps_its_name_and_a_device_without_a_claim_is_a_new_one(
         cluster.delete(name)
     cluster.settle()
     cluster.wait_ready()
-    everyone = {name for name in cluster.pods if "edge" in name or "device" in name}
-    cluster.until("all nodes", lambda: answered(lambda: names_of(cluster) == everyone))
-    now = {found["name"]: found["agent"] for found in cloud.get("/agents")["agents"] if found["state"] == "alive"}
+    gone = before["strata-device-0"]
+
+    def states() -> list[str]:
+        """Of all edges, and of the agents but that which is gone, if it counts as lost."""
+        agents = {found["agent"]: found["state"] for found in cloud.get("/agents")["agents"]}
+        assert agents.pop(gone) == "lost"
+        return [*agents.values(), *(found["state"] for found in cloud.get("/edges")["edges"])]
+
+    cluster.until("all nodes", lambda: answered(lambda: states() == ["alive"] * 4))
+    now = {found["name"]: found["agent"] for found in cloud.get("/agents")["agents"] if found["agent"] != gone}
     assert now["strata-device-1"] == before["strata-device-1"]
     assert now["strata-device-0"] != before["strata-device-0"]
     found = cloud.ran({**QUICKSTART, "num_rounds": FEW})
