@@ -1,31 +1,14 @@
-"""The cost of secure mode: rounds over mutual TLS beside rounds without, of small models and of a large one."""
+"""The cost of secure mode: rounds over mutual TLS beside rounds without."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.data import make_images
-from benchmarks.federation import federation, spec_of
 from benchmarks.sizes import Sizes
-from benchmarks.table import Line, compared, timed
-from benchmarks.turns import in_turns
+from benchmarks.table import Line
+from benchmarks.two_ways import Way, of_two_ways
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
-    """Two lines for the row `mlp`, whose rounds are short, and for `transport`, whose bodies are large."""
-    for job in (sizes.mlp, sizes.transport):
-        make_images(folder / "data", job.data, job.n_devices * job.n_samples)
-    large = {**spec_of(sizes.transport), "algorithm": "bench_transport"}
-    found = []
-    for name, spec in (("mlp", spec_of(sizes.mlp)), ("transport", large)):
-        with ExitStack() as stack:
-            rounds = {}
-            for how in ("mutual TLS", "plain"):
-                place, env = folder / name / how, {"STRATA_DATA_DIR": str(folder / "data")}
-                run = stack.enter_context(federation(place, spec, env=env, secure=how == "mutual TLS"))
-                rounds[how] = run.round
-            seconds = in_turns(rounds, sizes.n_rounds)
-        found.append(timed("tls", f"{name}: a round over mutual TLS", seconds["mutual TLS"]))
-        found.append(compared("tls", f"{name}: a round without", seconds["plain"], seconds["mutual TLS"]))
-    return found
+    """Two lines for small models and for a large one."""
+    return of_two_ways("tls", Way("over mutual TLS", secure=True), Way("without"), folder, sizes)
