@@ -170,7 +170,8 @@ def run(
 def status(name: NameOption = "default", format: FormatOption = Format.table) -> None:
     """Show the jobs of a deployment, and how its cloud is reached."""
     from strata.output import print_json, stdout
-    from strata.slurm.up import jobs_of, progress, reachable
+    from strata.slurm.connection import reachable
+    from strata.slurm.up import jobs_of, progress
 
     deployment, commands = _known(name)
     jobs, address = jobs_of(deployment, commands), reachable(deployment)
@@ -197,7 +198,7 @@ def scale(
     With STRATA_URL and STRATA_API_TOKEN_FILE set as `status` says, `strata scale` does the same and can wait.
     """
     from strata.output import print_json, stdout
-    from strata.slurm.up import client_of, reachable
+    from strata.slurm.connection import client_of, reachable
 
     if devices is None and edges is None:
         raise typer.BadParameter("name a number of devices, or --edges")
@@ -330,6 +331,7 @@ def _run(experiment: RunSpec, given: Mapping[str, Any], runs_dir: Path, format: 
     from strata.runs.run_and_wait import await_results, follow_until_end
     from strata.runs.spec_check import topology_size, with_topology_size
     from strata.slurm import up as steps
+    from strata.slurm.connection import client_of
     from strata.slurm.following import following
 
     edges, devices = topology_size(experiment)
@@ -341,7 +343,7 @@ def _run(experiment: RunSpec, given: Mapping[str, Any], runs_dir: Path, format: 
     ended = False
     try:
         address = _ready(deployment, commands, ready_s, whole=True)
-        with steps.client_of(deployment, address) as client:
+        with client_of(deployment, address) as client:
             begun = client.create_run(spec.model_dump(mode="json", exclude_none=True))
         _show(f"run {begun.run} on the cloud at {address.url}")
 

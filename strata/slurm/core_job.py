@@ -22,12 +22,12 @@ from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.redis_server import Listening, RedisServer, RedisServerFailed, start_redis
 from strata.launcher.upkeep import Upkeep
 from strata.slurm.commands import Slurm
+from strata.slurm.connection import client_of
 from strata.slurm.deployment import REDIS_PASSWORD, Address, Deployment
 from strata.slurm.fleet import fleet_of
 from strata.slurm.handing_over import Pauses
 from strata.slurm.host import Signals, job_id, own_address, say, tier_environment, told
 from strata.slurm.options import CORE
-from strata.slurm.up import client_of
 
 _LOOK_S, _TURN_S = 0.5, 2.0
 _GRACE_S = 5.0

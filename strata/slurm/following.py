@@ -9,9 +9,10 @@ from typing import TypeVar
 from shared.core.errors import NotReady, Unreachable
 from strata.api.client import Client
 from strata.slurm.commands import Slurm
+from strata.slurm.connection import client_of, reachable
 from strata.slurm.deployment import Address, Deployment
 from strata.slurm.options import CORE
-from strata.slurm.up import client_of, jobs_of, reachable
+from strata.slurm.up import jobs_of
 
 T = TypeVar("T")
 _GONE_S = 15.0

@@ -12,20 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import httpx2
-
-from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady, StrataError
-from strata.api.client import Client
+from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 from strata.launcher.polling import poll_topology
 from strata.slurm.commands import Slurm
-from strata.slurm.deployment import API_TOKEN, Address, Deployment, Note, folder_of, forwarded
+from strata.slurm.connection import client_of
+from strata.slurm.deployment import Address, Deployment, Note, folder_of, forwarded
 from strata.slurm.fleet import submit
 from strata.slurm.options import AGENTS, CHECK, CORE, EDGES, KINDS, Options
 from strata.slurm.queue import Job
 from strata.slurm.scripts import write_scripts
 
 _LOOK_S, _END_S, _GONE_S = 1.0, 180.0, 10.0
-_ANSWER_S = 10.0
 _TAIL = 2000
 
 
@@ -94,12 +91,6 @@ def progress(jobs: dict[str, list[Job]]) -> str:
         why = "".join(f", {n} waiting ({reason})" for reason, n in sorted(waiting.items()))
         parts.append(f"{kind}: {running} running{why}")
     return "; ".join(parts)
-
-
-def client_of(deployment: Deployment, address: Address, reconnect_s: float | None = None) -> Client:
-    """A client of a deployment's cloud, with its token; a proxy of the environment is not in between."""
-    token, direct = deployment.secret(API_TOKEN), httpx2.HTTPTransport()
-    return Client(address.url, token=token, timeout_s=_ANSWER_S, reconnect_s=reconnect_s, transport=direct)
 
 
 def wait_ready(
@@ -189,16 +180,3 @@ def _of_kinds(deployment: Deployment, slurm: Slurm, kinds: Sequence[str]) -> lis
 def remove(deployment: Deployment) -> None:
     """Remove the folder of a deployment that has ended: its secrets, its logs and its state."""
     shutil.rmtree(deployment.folder)
-
-
-def reachable(deployment: Deployment) -> Address | None:
-    """Where its cloud listens, if it answers."""
-    address = deployment.address()
-    if address is None:
-        return None
-    try:
-        with client_of(deployment, address, 0.0) as client:
-            client.readiness()
-    except StrataError:
-        return None
-    return address
