@@ -1,7 +1,7 @@
 """How long ended runs are kept, and how much their results may hold; what is beyond that is removed, oldest end first.
 
-Never removed: a run that has not ended, one that is pinned, one that this version cannot read, and a results folder
-whose run the cloud does not have (any more).
+Never removed: a run that has not ended, one with whose model such a run begins, one that is pinned, one that this
+version cannot read, and a results folder whose run the cloud does not have (any more).
 """
 
 from __future__ import annotations
@@ -140,9 +140,11 @@ class Retention:
         await self.remove()
 
     async def _ended(self) -> list[EndedRun]:
-        infos = [info for info in await self.manager.services.repository.infos() if info.status in FINAL]
+        infos = await self.manager.services.repository.infos()
+        needed = {info.spec.init.source for info in infos if info.status not in FINAL and info.spec.init is not None}
+        ended = [info for info in infos if info.status in FINAL and info.run not in needed]
         runs_dir = self.manager.services.results.runs_dir
-        return await asyncio.to_thread(lambda: [_ended_run(info, runs_dir / info.run) for info in infos])
+        return await asyncio.to_thread(lambda: [_ended_run(info, runs_dir / info.run) for info in ended])
 
 
 def _ended_run(info: RunInfo, folder: Path) -> EndedRun:

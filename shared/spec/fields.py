@@ -233,6 +233,11 @@ class Init(Record):
                 raise ValueError("file: a path within the cloud's folders is needed, relative and without `..`")
         return self
 
+    @property
+    def source(self) -> str:
+        """The run's id, or the first part of the file's path: the id of a run whose results it may be."""
+        return self.run or PurePosixPath(self.file or "").parts[0]
+
     def skips(self, name: str) -> bool:
         """Return whether `skip` names a tensor, or a module that it belongs to."""
         return any(name == each or name.startswith(f"{each.removesuffix('.')}.") for each in self.skip)

@@ -96,3 +96,16 @@ async def test_nothing_is_removed_without_a_limit_nor_where_that_cannot_be_noted
         await Retention(fed.cloud.runs, None, 0).remove()
     assert (await fed.info(run)).status == "completed"
     assert (fed.folder / "runs" / run / "run.json").is_file()
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(2,))
+@pytest.mark.parametrize("init", ["run", "file"])
+async def test_a_run_with_whose_model_an_unfinished_one_begins_is_kept(fed: Federation, init: str) -> None:
+    spec: dict[str, Any] = small_spec(num_devices=2, num_edges=1, num_rounds=1)
+    source, other = [(await fed.run(spec)).run for _ in range(2)]
+    named = {"run": source} if init == "run" else {"file": f"{source}/model.safetensors"}
+    begun = await fed.start_and_pause({**spec, "num_rounds": 3, "init": named}, 1)
+    retention = Retention(fed.cloud.runs, None, 0)
+    assert [each.run for each in (await retention.remove()).runs] == [other]
+    await fed.control(begun, "stop")
+    assert [each.run for each in (await retention.remove()).runs] == [source, begun]
