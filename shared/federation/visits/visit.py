@@ -97,6 +97,8 @@ Ending = Callable[[], FinishedVisit]
 GROUP_BYTES = 48 * 2**20
 """Most bytes of the models of visits that are run in one group; a visit holds up to `MODELS_A_VISIT` of them."""
 MODELS_A_VISIT = 4
+GROUP_VISITS = 256
+"""Most visits of a group, however small the model: the states of their devices take memory too."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class _Visits:
         """Visits of a group; one where code of a user might see that others have begun, or each augments samples."""
         if self.experiment.has_plugins or self.experiment.spec.augment is not None:
             return 1
-        return max(GROUP_BYTES // (MODELS_A_VISIT * max(n_bytes(self.experiment.shapes), 1)), 1)
+        fit = GROUP_BYTES // (MODELS_A_VISIT * max(n_bytes(self.experiment.shapes), 1))
+        return min(max(fit, 1), GROUP_VISITS)
 
     def _in_turns(self, visits: Sequence[Visit]) -> list[Timed]:
         """Runs the visits of a group, which train one after another."""
