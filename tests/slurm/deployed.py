@@ -13,8 +13,8 @@ from typing import Any
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 from strata.api.client import Client
+from strata.slurm.connection import client_of
 from strata.slurm.deployment import Deployment
-from strata.slurm.up import client_of
 from tests.slurm.cluster import Cluster
 from tests.waits import until
 
